@@ -1,0 +1,140 @@
+package allocator
+
+import (
+	"math/bits"
+	"sort"
+)
+
+// A freeList is the ordered set of the free blocks of one pool on one stream:
+// by size, then by address. torch keeps a balanced tree; here sizes fall into
+// classes, 32 to every power of two, with a bit for each that is not empty,
+// and each class is a short sorted slice. The order is the same.
+type freeList struct {
+	filled   [classes / 64]uint64
+	class    [classes][]entry
+	unmapped []int32 // expandable segments: blocks without pages, by address
+}
+
+const (
+	classBits = 5
+	perOctave = 1 << classBits
+	classes   = 1024 // up to 32 TiB; everything larger shares the last one
+)
+
+type entry struct {
+	size, addr int64
+	block      int32
+}
+
+func (e entry) before(size, addr int64) bool {
+	return e.size < size || e.size == size && e.addr < addr
+}
+
+// cursor is the position of an entry; class is negative at the end.
+type cursor struct{ class, index int }
+
+func classOf(size int64) int {
+	u := uint64(size) / minBlock
+	if u < perOctave {
+		return int(u)
+	}
+	octave := bits.Len64(u) - classBits
+	return min(octave*perOctave+int(u>>(octave-1))&(perOctave-1), classes-1)
+}
+
+// search returns the first position in s that is not before (size, addr).
+func search(s []entry, size, addr int64) int {
+	if len(s) > 8 {
+		return sort.Search(len(s), func(i int) bool { return !s[i].before(size, addr) })
+	}
+	for i := range s {
+		if !s[i].before(size, addr) {
+			return i
+		}
+	}
+	return len(s)
+}
+
+func (f *freeList) insert(size, addr int64, block int32) {
+	c := classOf(size)
+	s := f.class[c]
+	i := search(s, size, addr)
+	s = append(s, entry{})
+	copy(s[i+1:], s[i:])
+	s[i] = entry{size, addr, block}
+	f.class[c] = s
+	f.filled[c/64] |= 1 << (c % 64)
+}
+
+func (f *freeList) remove(size, addr int64) {
+	c := classOf(size)
+	f.removeAt(cursor{c, search(f.class[c], size, addr)})
+}
+
+func (f *freeList) removeAt(p cursor) {
+	s := f.class[p.class]
+	copy(s[p.index:], s[p.index+1:])
+	f.class[p.class] = s[:len(s)-1]
+	if len(s) == 1 {
+		f.filled[p.class/64] &^= 1 << (p.class % 64)
+	}
+}
+
+func (f *freeList) at(p cursor) *entry { return &f.class[p.class][p.index] }
+
+// lowerBound returns the smallest block of at least size, the lowest in
+// memory among equals.
+func (f *freeList) lowerBound(size int64) cursor {
+	c := classOf(size)
+	if f.filled[c/64]>>(c%64)&1 != 0 {
+		if i := search(f.class[c], size, 0); i < len(f.class[c]) {
+			return cursor{c, i}
+		}
+	}
+	return f.firstFrom(c + 1)
+}
+
+// firstFrom returns the first entry of class c or a later one.
+func (f *freeList) firstFrom(c int) cursor {
+	if c >= classes {
+		return cursor{class: -1}
+	}
+	w := c / 64
+	if m := f.filled[w] >> (c % 64); m != 0 {
+		return cursor{class: c + bits.TrailingZeros64(m)}
+	}
+	for w++; w < len(f.filled); w++ {
+		if m := f.filled[w]; m != 0 {
+			return cursor{class: w*64 + bits.TrailingZeros64(m)}
+		}
+	}
+	return cursor{class: -1}
+}
+
+// next returns the position after p in the set's order.
+func (f *freeList) next(p cursor) cursor {
+	if p.index+1 < len(f.class[p.class]) {
+		return cursor{p.class, p.index + 1}
+	}
+	return f.firstFrom(p.class + 1)
+}
+
+// largest returns the last entry of the set.
+func (f *freeList) largest() cursor {
+	for w := len(f.filled) - 1; w >= 0; w-- {
+		if m := f.filled[w]; m != 0 {
+			c := w*64 + 63 - bits.LeadingZeros64(m)
+			return cursor{c, len(f.class[c]) - 1}
+		}
+	}
+	return cursor{class: -1}
+}
+
+// reset empties the set and keeps its memory.
+func (f *freeList) reset() {
+	for p := f.firstFrom(0); p.class >= 0; p = f.firstFrom(p.class + 1) {
+		f.class[p.class] = f.class[p.class][:0]
+	}
+	f.filled = [classes / 64]uint64{}
+	f.unmapped = f.unmapped[:0]
+}
