@@ -57,7 +57,7 @@ type Training struct {
 	LatentTokens    int           `json:"latent_tokens,omitempty"`
 	TextTokens      int           `json:"text_tokens,omitempty"`
 	MultiCrop       *MultiCrop    `json:"multi_crop,omitempty"`
-	NumClasses      int           `json:"num_classes,omitempty"`
+	NumClasses      *int          `json:"num_classes,omitempty"` // 0 is no head; nil the model's own
 	Checkpointing   Checkpointing `json:"activation_checkpointing,omitzero"`
 	Attention       Attention     `json:"attention,omitzero"`
 	LinearAttention string        `json:"linear_attention,omitempty"`
