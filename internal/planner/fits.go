@@ -1,0 +1,185 @@
+package planner
+
+import (
+	"context"
+	"fmt"
+
+	"memplan/internal/estimator"
+	"memplan/internal/estimator/spec"
+	"memplan/internal/fault"
+	"memplan/internal/units"
+)
+
+// maxMicroBatch is where the search for the largest micro batch ends.
+const maxMicroBatch = 4096
+
+// Fit is the largest micro batch of a job on one card. Zero means that not even
+// one sample fits; its figures are then those of one sample.
+type Fit struct {
+	GPU        string            `json:"gpu"`
+	Name       string            `json:"name"`
+	MicroBatch int               `json:"micro_batch_size"`
+	AtLeast    bool              `json:"at_least"` // the search ended at its limit
+	Verdict    estimator.Verdict `json:"verdict"`  // fits, or that of one sample
+	Required   units.Bytes       `json:"required_bytes"`
+	High       units.Bytes       `json:"high_bytes"` // 95th percentile of required
+	Usable     units.Bytes       `json:"usable_bytes"`
+	Above      units.Bytes       `json:"required_bytes_above"` // with one sample more; 0 at the limit
+	Err        error             `json:"-"`                    // the job cannot run on this card
+}
+
+// usualGPUs are the cards of a table nobody chose the cards for: what is rented
+// and owned most, from 16 GB up.
+var usualGPUs = []string{
+	"T4", "V100-SXM2-32GB", "A10G", "L4", "L40S", "RTX-3090", "RTX-4090", "RTX-5090", "RTX-A6000",
+	"A100-SXM4-40GB", "A100-SXM4-80GB", "H100-SXM5-80GB", "H200-SXM-141GB", "B200", "MI300X",
+}
+
+// Fits finds the largest micro batch that fits (verdict fits) on each card:
+// those named by key or alias, or the usual ones for nil. The answer and one
+// sample above it are both estimated, never interpolated. Unknown names are
+// fault.Fields at gpus.N; a job that is wrong on every card fails as a whole.
+func (p *Planner) Fits(ctx context.Context, job spec.Job, gpus []string) ([]Fit, error) {
+	if gpus == nil {
+		gpus = usualGPUs
+	}
+	var wrong fault.Fields
+	for i, name := range gpus {
+		if _, err := p.catalog.GPU(name); err != nil {
+			for _, f := range fault.FieldsOf(err) {
+				f.Path = fmt.Sprintf("gpus.%d", i)
+				wrong = append(wrong, f)
+			}
+		}
+	}
+	if err := wrong.Err(); err != nil {
+		return nil, err
+	}
+	fits := make([]Fit, len(gpus))
+	each(len(gpus), func(i int) { fits[i] = p.fit(ctx, job, gpus[i]) })
+	if err := ctx.Err(); err != nil {
+		return nil, err
+	}
+	return fits, commonError(fits)
+}
+
+// commonError is the error of a job that runs nowhere.
+func commonError(fits []Fit) error {
+	for _, f := range fits {
+		if f.Err == nil {
+			return nil
+		}
+	}
+	if len(fits) == 0 {
+		return nil
+	}
+	return fits[0].Err
+}
+
+// fit searches one card.
+func (p *Planner) fit(ctx context.Context, job spec.Job, gpu string) Fit {
+	job.Target = spec.Target{
+		GPU: gpu, Count: job.Target.Count, Sharing: job.Target.Sharing,
+		OtherProcessesGiB: job.Target.OtherProcessesGiB, HeadroomGiB: job.Target.HeadroomGiB,
+	}
+	ready, err := p.prepare(ctx, job)
+	if err != nil {
+		return Fit{GPU: gpu, Err: err}
+	}
+	f := Fit{GPU: ready.device.Key, Name: ready.device.Name, Usable: ready.device.Usable()}
+	s := &search{at: func(micro int) (*estimator.Estimate, error) {
+		varied := *ready
+		varied.job.Training.MicroBatchSize = micro
+		return p.run(&varied)
+	}}
+	best, above, err := s.largest(ctx)
+	if err != nil {
+		f.Err = err
+		return f
+	}
+	return f.with(best, above)
+}
+
+// with fills in the probes of the answer and of one sample above.
+func (f Fit) with(best, above probe) Fit {
+	f.MicroBatch = best.micro
+	f.AtLeast = above.est == nil
+	if above.est != nil {
+		f.Above = above.est.Peak.Required
+	}
+	shown := best
+	if shown.est == nil {
+		shown = above
+	}
+	f.Verdict = shown.est.Target.Verdict
+	f.Required, f.High = shown.est.Peak.Required, shown.est.Peak.Interval.High
+	return f
+}
+
+// probe is the estimate at one micro batch.
+type probe struct {
+	micro int
+	est   *estimator.Estimate
+}
+
+func (p probe) fits() bool { return p.est.Target.Verdict == estimator.Fits }
+
+// search finds the largest micro batch that fits between a size that does and
+// one that does not.
+type search struct {
+	at func(micro int) (*estimator.Estimate, error)
+}
+
+// largest returns the largest fitting probe (micro 0 and no estimate when one
+// sample does not fit) and the one directly above it (no estimate at the limit).
+func (s *search) largest(ctx context.Context) (best, above probe, err error) {
+	high, err := s.probe(1)
+	if err != nil || !high.fits() {
+		return probe{}, high, err
+	}
+	low := high
+	for step := 1; high.fits(); step *= 4 {
+		if low = high; low.micro == maxMicroBatch {
+			return low, probe{}, nil
+		}
+		if high, err = s.probe(min(low.micro+step, maxMicroBatch)); err != nil {
+			return probe{}, probe{}, err
+		}
+	}
+	for turn := 0; high.micro-low.micro > 1; turn++ {
+		if err := ctx.Err(); err != nil {
+			return probe{}, probe{}, err
+		}
+		mid, err := s.probe(between(low, high, turn))
+		if err != nil {
+			return probe{}, probe{}, err
+		}
+		if mid.fits() {
+			low = mid
+		} else {
+			high = mid
+		}
+	}
+	return low, high, nil
+}
+
+func (s *search) probe(micro int) (probe, error) {
+	est, err := s.at(micro)
+	return probe{micro, est}, err
+}
+
+// between guesses where required memory crosses the usable on the straight line
+// through both probes, for it is nearly one. Every third turn takes the middle,
+// so that a curve that is not straight costs no more than three bisections.
+func between(low, high probe, turn int) int {
+	share := 0.5
+	if turn%3 != 2 {
+		rise := float64(high.est.Peak.Interval.High - low.est.Peak.Interval.High)
+		room := float64(low.est.Target.Usable - low.est.Peak.Interval.High)
+		if guess := room / rise; guess > 0 && guess < 1 {
+			share = guess
+		}
+	}
+	width := high.micro - low.micro
+	return low.micro + max(1, min(int(share*float64(width)), width-1))
+}

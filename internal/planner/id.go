@@ -1,0 +1,30 @@
+package planner
+
+import (
+	"crypto/rand"
+	"encoding/base32"
+	"strings"
+)
+
+// idPrefix marks the id of a kept estimate.
+const idPrefix = "est_"
+
+// idLength is the length of an id after its prefix: 80 random bits in base 32.
+const idLength = 16
+
+// newID returns est_ and 16 lower-case base-32 characters that nobody can guess.
+func newID() string {
+	var bits [idLength * 5 / 8]byte
+	_, _ = rand.Read(bits[:]) // never fails: see crypto/rand
+	return idPrefix + strings.ToLower(base32.StdEncoding.EncodeToString(bits[:]))
+}
+
+// validID reports whether a string has the form of an id, so that nothing else
+// reaches the store.
+func validID(id string) bool {
+	rest, ok := strings.CutPrefix(id, idPrefix)
+	if !ok || len(rest) != idLength {
+		return false
+	}
+	return strings.Trim(rest, "abcdefghijklmnopqrstuvwxyz234567") == ""
+}

@@ -1,0 +1,95 @@
+package planner
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"slices"
+
+	"memplan/internal/estimator"
+	"memplan/internal/estimator/spec"
+	"memplan/internal/fault"
+)
+
+// prepared is a job whose names are looked up: what the engine is given, and
+// what has to be said about the looking up.
+type prepared struct {
+	asked        spec.Model // as the user named it
+	job          spec.Job   // with the model's configuration
+	device       spec.Device
+	coefficients spec.Coefficients
+	assumptions  []estimator.Assumption
+	warnings     []estimator.Warning
+	spread       float64 // relative standard deviation of the engine's error
+	fetched      bool    // the configuration came from a hub
+}
+
+// assume notes a value that the job did not give.
+func (r *prepared) assume(path string, value any, decides bool, why string) {
+	r.assumptions = append(r.assumptions, estimator.Assumption{Path: path, Value: value, Why: why, Decides: decides})
+}
+
+// warn notes a doubt, about bytes where they are known.
+func (r *prepared) warn(code, path, text string) {
+	r.warnings = append(r.warnings, estimator.Warning{Code: code, Path: path, Text: text})
+}
+
+// widen raises the engine's relative error to at least sd.
+func (r *prepared) widen(sd float64) { r.spread = max(r.spread, sd) }
+
+// prepare looks up a job's model, card and versions. Wrong fields of all of
+// them come back together; any other failure comes back alone.
+func (p *Planner) prepare(ctx context.Context, job spec.Job) (*prepared, error) {
+	r := &prepared{asked: job.Model, job: job, spread: engineErrorPrior}
+	var wrong fault.Fields
+	for _, step := range []func(context.Context, *prepared) error{
+		p.resolveModel, p.resolveTarget, p.resolveRanks, p.resolveVersions,
+	} {
+		err := step(ctx, r)
+		var fields fault.Fields
+		switch {
+		case errors.As(err, &fields):
+			wrong = append(wrong, fields...)
+		case err != nil:
+			return nil, err
+		}
+	}
+	if err := wrong.Err(); err != nil {
+		return nil, err
+	}
+	return r, nil
+}
+
+// run asks the engine and completes its answer with what the planner looked up.
+func (p *Planner) run(r *prepared) (*estimator.Estimate, error) {
+	coefficients := r.coefficients
+	coefficients.EngineError = r.spread
+	est, err := p.engine(r.job, r.device, coefficients)
+	if err != nil {
+		return nil, err
+	}
+	est.Engine.Catalog = cmp.Or(est.Engine.Catalog, p.catalog.Version())
+	est.Job.Model.ID = r.asked.ID
+	est.Job.Model.Config = r.asked.Config
+	est.Job.Model.Parameters = r.asked.Parameters
+	est.Assumptions = mergeAssumptions(r.assumptions, est.Assumptions)
+	est.Warnings = append(slices.Clone(r.warnings), est.Warnings...)
+	return est, nil
+}
+
+// mergeAssumptions puts the ones that decide first, and of those the planner's,
+// which are about what the job is rather than how it runs.
+func mergeAssumptions(planner, engine []estimator.Assumption) []estimator.Assumption {
+	all := slices.Concat(planner, engine)
+	slices.SortStableFunc(all, func(a, b estimator.Assumption) int {
+		return rankOf(a) - rankOf(b)
+	})
+	return all
+}
+
+func rankOf(a estimator.Assumption) int {
+	if a.Decides {
+		return 0
+	}
+	return 1
+}

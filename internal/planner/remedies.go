@@ -1,0 +1,97 @@
+package planner
+
+import (
+	"slices"
+
+	"memplan/internal/estimator/spec"
+)
+
+// ampere is the first compute capability with bf16 and with flash attention.
+var ampere = spec.Version{8, 0}
+
+func fuseAttention(job *spec.Job, now spec.Job, _ spec.Device) []Change {
+	kernel := now.Training.Attention.Kernel
+	if kernel != "eager" && kernel != "math" {
+		return nil
+	}
+	job.Training.Attention = spec.Attention{Kernel: "sdpa"}
+	return []Change{{"training.attention", kernel, "sdpa"}}
+}
+
+func flashAttention(job *spec.Job, now spec.Job, card spec.Device) []Change {
+	kernel := now.Training.Attention.Kernel
+	half := now.Training.Precision.Mixed() != "" || now.Training.Precision.Pure() == spec.BF16 || now.Training.Precision.Pure() == spec.FP16
+	if kernel == "flash" || kernel == "" || !half || card.ComputeCapability.Before(ampere) {
+		return nil
+	}
+	job.Training.Attention = spec.Attention{Kernel: "flash"}
+	return []Change{{"training.attention", kernel, "flash"}}
+}
+
+// halveMicroBatch keeps the global batch: an odd micro batch is not halved.
+func halveMicroBatch(job *spec.Job, now spec.Job, _ spec.Device) []Change {
+	micro, steps := now.Training.MicroBatchSize, max(now.Training.GradAccumSteps, 1)
+	if micro < 2 || micro%2 != 0 {
+		return nil
+	}
+	job.Training.MicroBatchSize, job.Training.GradAccumSteps = micro/2, steps*2
+	return []Change{
+		{"training.micro_batch_size", micro, micro / 2},
+		{"training.gradient_accumulation_steps", steps, steps * 2},
+	}
+}
+
+func checkpointAll(job *spec.Job, now spec.Job, _ spec.Device) []Change {
+	mode := now.Training.Checkpointing.Mode
+	if mode == "full" {
+		return nil
+	}
+	job.Training.Checkpointing = spec.Checkpointing{Mode: "full"}
+	return []Change{{"training.activation_checkpointing", orNone(mode), "full"}}
+}
+
+func mixPrecision(job *spec.Job, now spec.Job, card spec.Device) []Change {
+	precision := now.Training.Precision
+	if precision != spec.PrecisionFP32 && precision != spec.PrecisionTF32 {
+		return nil
+	}
+	to := spec.PrecisionBF16Mixed
+	if card.ComputeCapability.Before(ampere) {
+		to = spec.PrecisionFP16Mixed
+	}
+	job.Training.Precision = to
+	return []Change{{"training.precision", string(precision), string(to)}}
+}
+
+func eightBitAdam(job *spec.Job, now spec.Job, _ spec.Device) []Change {
+	o := now.Training.Optimizer
+	if (o.Name != "adamw" && o.Name != "adam") || (o.StateBits != 0 && o.StateBits <= 8) || slices.Contains(now.Parallelism.Offload, "optimizer") {
+		return nil
+	}
+	job.Training.Optimizer = spec.Optimizer{Name: o.Name, Library: "bitsandbytes", StateBits: 8}
+	return []Change{
+		{"training.optimizer.library", o.Library, "bitsandbytes"},
+		{"training.optimizer.state_bits", max(o.StateBits, 32), 8},
+		{"training.optimizer.implementation", o.Implementation, nil},
+	}
+}
+
+// pureBF16 is for full fine-tuning in mixed precision over fp32 weights.
+func pureBF16(job *spec.Job, now spec.Job, card spec.Device) []Change {
+	t := now.Training
+	if t.WeightsDType != spec.FP32 || t.Method != "full" || t.MasterWeights == "fp32" || card.ComputeCapability.Before(ampere) {
+		return nil
+	}
+	job.Training.Precision, job.Training.WeightsDType = spec.PrecisionBF16, spec.BF16
+	return []Change{
+		{"training.precision", string(t.Precision), string(spec.PrecisionBF16)},
+		{"training.weights_dtype", string(t.WeightsDType), string(spec.BF16)},
+	}
+}
+
+func orNone(mode string) string {
+	if mode == "" {
+		return "none"
+	}
+	return mode
+}
