@@ -20,6 +20,7 @@ const (
 const (
 	minScaled = 1e6
 	maxScaled = 5e12
+	small     = 1e8 // below it the vocabulary takes up what whole layers leave
 )
 
 // OfSize is the most likely architecture of a model of which only the number of
@@ -75,14 +76,19 @@ func checkScaled(parameters float64) error {
 // Scaled is a Llama-shaped config whose count is within 2 % of parameters. Its
 // proportions are those of Llama 3: heads of 128 (64 below a hidden size of
 // 2048), 8 key and value heads, an inner size of 3.5 × hidden, a hidden size of
-// about 110 × layers (128 at 8B, 102 at 70B), a vocabulary of 128,256. Below 1e9
-// the vocabulary is smaller and below 4e9 the head is tied, as in the models of
-// those sizes.
+// about 110 × layers (128 at 8B, 102 at 70B) and preferably a multiple of 512,
+// a vocabulary of 128,256. As in real models of those sizes the head is tied
+// below 4e9 and the vocabulary smaller below 1e9; below 1e8 the vocabulary is
+// also what closes the gap to the count.
 func (c *Catalog) Scaled(parameters float64) (Model, error) {
 	if err := checkScaled(parameters); err != nil {
 		return Model{}, err
 	}
 	vocabulary := vocabularyOf(parameters)
+	tolerance := 0.0195
+	if parameters < small {
+		tolerance = 0.1
+	}
 	bestScore, best := math.Inf(1), map[string]any(nil)
 	for hidden := int64(64); hidden <= 65536; hidden += 64 {
 		if hidden >= 2048 && hidden%128 != 0 {
@@ -101,7 +107,10 @@ func (c *Catalog) Scaled(parameters float64) (Model, error) {
 		}
 		off := math.Abs(math.Log((float64(one) + (layers-1)*float64(two-one)) / parameters))
 		score := math.Abs(math.Log(float64(hidden)/layers/110)) + 20*off
-		if off < 0.0195 && score < bestScore {
+		if hidden%512 != 0 {
+			score += 0.3
+		}
+		if off < tolerance && score < bestScore {
 			config["num_hidden_layers"] = layers
 			bestScore, best = score, config
 		}
@@ -110,6 +119,11 @@ func (c *Catalog) Scaled(parameters float64) (Model, error) {
 		return Model{}, fmt.Errorf("no Llama shape has about %s parameters", units.FormatCount(parameters))
 	}
 	n, err := countParameters(best)
+	if parameters < small {
+		// One layer more or less is too coarse a step here, one word is not.
+		best["vocab_size"] = float64(vocabulary) + math.Round((parameters-float64(n))/best["hidden_size"].(float64))
+		n, err = countParameters(best)
+	}
 	return Model{
 		Family: "llama", Config: best, CheckpointDType: "bfloat16", Parameters: n,
 		Source: fmt.Sprintf("scaled: hidden size %.0f, %.0f layers in the proportions of Llama 3", best["hidden_size"], best["num_hidden_layers"]),
