@@ -17,6 +17,8 @@ type Allocator struct {
 	spare    []int32     // unused blocks
 	lists    []*freeList // large and small pool of each stream
 	arenas   []arena     // expandable segments
+	segments []segment   // all segments, oldest first
+	created  int32       // segments so far
 	searches [2]int64    // of the large and the small pools, counted for garbage collection
 
 	// ids tells the state of every storage: 0 unknown, held known without
@@ -36,6 +38,12 @@ type Allocator struct {
 
 const held = -1
 
+// segment is what the driver gave in one piece.
+type segment struct {
+	age  int32 // ordinal
+	base int64
+}
+
 // use is a block parked until one stream is done with it, which is seen at
 // the first allocation after due others.
 type use struct {
@@ -54,6 +62,7 @@ func (a *Allocator) Reset(c Config) {
 	a.limits, a.config = c.limits(), c
 	a.space.reset()
 	a.blocks, a.spare, a.arenas = a.blocks[:0], a.spare[:0], a.arenas[:0]
+	a.segments, a.created = a.segments[:0], 0
 	for _, f := range a.lists {
 		if f != nil {
 			f.reset()
@@ -111,7 +120,7 @@ func (a *Allocator) malloc(requested int64, stream uint8) int32 {
 		r := a.cut(i, size)
 		b := &a.blocks[r]
 		b.born = a.searches[poolIndex(small)]
-		f.insert(b.size, b.addr, r)
+		f.insert(b.entry(r))
 	}
 	b := &a.blocks[i]
 	b.live, b.requested, b.uses = true, requested, 0

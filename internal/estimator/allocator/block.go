@@ -12,7 +12,8 @@ type block struct {
 	born       int64  // searches of its pool when it became free: its age for garbage collection
 	prev, next int32
 	events     int32 // uses that are not over, of a parked block
-	segment    int32 // expandable segment
+	arena      int32 // expandable segment
+	age        int32 // ordinal of the segment, see Allocator.segments
 	stream     uint8
 	small      bool
 	live       bool
@@ -20,6 +21,9 @@ type block struct {
 }
 
 const none = -1
+
+// entry is the place of block i in its free list.
+func (b *block) entry(i int32) entry { return entry{b.size, b.addr, b.age, i} }
 
 // idle says that a block belongs to nobody and waits for nobody.
 func (b *block) idle() bool { return !b.live && b.events == 0 }
@@ -56,7 +60,8 @@ func (a *Allocator) cut(i int32, offset int64) int32 {
 	r := a.newBlock()
 	b, rest := &a.blocks[i], &a.blocks[r]
 	rest.addr, rest.size = b.addr+offset, b.size-offset
-	rest.stream, rest.small, rest.segment, rest.unmapped = b.stream, b.small, b.segment, b.unmapped
+	rest.stream, rest.small, rest.unmapped = b.stream, b.small, b.unmapped
+	rest.arena, rest.age = b.arena, b.age
 	b.size = offset
 	a.link(r, i, b.next)
 	return r
@@ -83,7 +88,7 @@ func (a *Allocator) pool(stream uint8, small bool) *freeList {
 func (a *Allocator) shelve(i int32) {
 	b := &a.blocks[i]
 	b.born = a.searches[poolIndex(b.small)]
-	a.list(b).insert(b.size, b.addr, i)
+	a.list(b).insert(b.entry(i))
 }
 
 // shelveUnmapped enters a block without memory into its list.
@@ -107,7 +112,7 @@ func (a *Allocator) unshelve(i int32) {
 		f.unmapped = slices.Delete(f.unmapped, at, at+1)
 		return
 	}
-	f.remove(b.size, b.addr)
+	f.remove(b.entry(i))
 }
 
 // absorb merges the idle neighbours of block i into it, where they are mapped

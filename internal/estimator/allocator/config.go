@@ -64,6 +64,11 @@ type Config struct {
 	MemoryFractionSet bool
 	MemoryFraction    float64
 
+	// TiesByAddress is how torch chose among free blocks of equal size until
+	// the spring of 2026 (2.6 does so): the lowest address. Later ones take
+	// that of the oldest segment, and the lowest address within.
+	TiesByAddress bool
+
 	// EventLag is how many further allocations pass before the use of a
 	// block on another stream is seen to be over: how far the CPU runs ahead
 	// of the GPU. 0 is the low end, a large number the high one.
@@ -82,6 +87,7 @@ type limits struct {
 	lag           int64
 	expandable    bool
 	roundup       bool
+	addressTies   bool
 	divisions     Divisions
 }
 
@@ -102,6 +108,7 @@ func (c Config) limits() limits {
 		largeSegment:  orDefault(c.LargeSegmentSize, largeSegment),
 		lag:           int64(max(c.EventLag, 0)),
 		expandable:    c.ExpandableSegments,
+		addressTies:   c.TiesByAddress,
 		roundup:       c.RoundupPower2Divisions != Divisions{},
 		divisions:     c.RoundupPower2Divisions,
 	}

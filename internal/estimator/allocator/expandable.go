@@ -41,7 +41,7 @@ func (a *Allocator) expand(f *freeList, size int64, stream uint8, small bool) in
 		i = n // it absorbed the block before it
 	}
 	b := &a.blocks[i]
-	f.remove(b.size, b.addr)
+	f.remove(b.entry(i))
 	return i
 }
 
@@ -61,7 +61,7 @@ func (a *Allocator) room(f *freeList, size int64, stream uint8, small bool) int3
 	i := a.newBlock()
 	b := &a.blocks[i]
 	b.addr, b.size, b.stream, b.small, b.unmapped = a.space.reserve(virtual), virtual, stream, small, true
-	b.segment = a.newArena(b.addr, virtual)
+	b.arena, b.age = a.newArena(b.addr, virtual), a.newSegment(b.addr)
 	a.shelveUnmapped(i)
 	return i
 }
@@ -112,7 +112,7 @@ func (a *Allocator) mapBlock(i int32, size int64) bool {
 // up the segment when nothing of it is left.
 func (a *Allocator) unmap(i int32) {
 	b := &a.blocks[i]
-	base, page := a.arenas[b.segment].base, a.limits.page(b.small)
+	base, page := a.arenas[b.arena].base, a.limits.page(b.small)
 	from := base + (b.addr-base+page-1)/page*page
 	to := base + (b.addr-base+b.size)/page*page
 	if from >= to {
@@ -137,7 +137,8 @@ func (a *Allocator) unmap(i int32) {
 	if b.prev == none && b.next == none {
 		a.unshelve(i)
 		a.space.release(b.addr, b.size)
-		a.arenas[b.segment] = arena{}
+		a.dropSegment(b.addr)
+		a.arenas[b.arena] = arena{}
 		a.discard(i)
 	}
 }

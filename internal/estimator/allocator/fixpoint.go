@@ -60,6 +60,11 @@ func (a *Allocator) snapshot(to []int64) []int64 {
 	for _, g := range a.space.gaps {
 		to = append(to, g.addr, g.size)
 	}
+	if !a.limits.addressTies {
+		for _, s := range a.segments {
+			to = append(to, s.base)
+		}
+	}
 	for id, i := range a.ids {
 		switch {
 		case i > 0:

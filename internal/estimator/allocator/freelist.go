@@ -1,14 +1,12 @@
 package allocator
 
-import (
-	"math/bits"
-	"sort"
-)
+import "math/bits"
 
 // A freeList is the ordered set of the free blocks of one pool on one stream:
-// by size, then by address. torch keeps a balanced tree; here sizes fall into
-// classes, 32 to every power of two, with a bit for each that is not empty,
-// and each class is a short sorted slice. The order is the same.
+// by size, then by the age of their segments, then by address. torch keeps a
+// balanced tree; here sizes fall into classes, 32 to every power of two, with
+// a bit for each that is not empty, and each class is a short sorted slice.
+// The order is the same.
 type freeList struct {
 	filled   [classes / 64]uint64
 	class    [classes][]entry
@@ -23,11 +21,18 @@ const (
 
 type entry struct {
 	size, addr int64
+	age        int32 // ordinal of the segment; 0 where ties go by address
 	block      int32
 }
 
-func (e entry) before(size, addr int64) bool {
-	return e.size < size || e.size == size && e.addr < addr
+func (e *entry) before(o *entry) bool {
+	if e.size != o.size {
+		return e.size < o.size
+	}
+	if e.age != o.age {
+		return e.age < o.age
+	}
+	return e.addr < o.addr
 }
 
 // cursor is the position of an entry; class is negative at the end.
@@ -42,33 +47,34 @@ func classOf(size int64) int {
 	return min(octave*perOctave+int(u>>(octave-1))&(perOctave-1), classes-1)
 }
 
-// search returns the first position in s that is not before (size, addr).
-func search(s []entry, size, addr int64) int {
-	if len(s) > 8 {
-		return sort.Search(len(s), func(i int) bool { return !s[i].before(size, addr) })
-	}
-	for i := range s {
-		if !s[i].before(size, addr) {
-			return i
+// search returns the first position in s that is not before e.
+func search(s []entry, e *entry) int {
+	low := 0
+	for high := len(s); low < high; {
+		mid := int(uint(low+high) / 2)
+		if s[mid].before(e) {
+			low = mid + 1
+		} else {
+			high = mid
 		}
 	}
-	return len(s)
+	return low
 }
 
-func (f *freeList) insert(size, addr int64, block int32) {
-	c := classOf(size)
+func (f *freeList) insert(e entry) {
+	c := classOf(e.size)
 	s := f.class[c]
-	i := search(s, size, addr)
+	i := search(s, &e)
 	s = append(s, entry{})
 	copy(s[i+1:], s[i:])
-	s[i] = entry{size, addr, block}
+	s[i] = e
 	f.class[c] = s
 	f.filled[c/64] |= 1 << (c % 64)
 }
 
-func (f *freeList) remove(size, addr int64) {
-	c := classOf(size)
-	f.removeAt(cursor{c, search(f.class[c], size, addr)})
+func (f *freeList) remove(e entry) {
+	c := classOf(e.size)
+	f.removeAt(cursor{c, search(f.class[c], &e)})
 }
 
 func (f *freeList) removeAt(p cursor) {
@@ -82,12 +88,11 @@ func (f *freeList) removeAt(p cursor) {
 
 func (f *freeList) at(p cursor) *entry { return &f.class[p.class][p.index] }
 
-// lowerBound returns the smallest block of at least size, the lowest in
-// memory among equals.
+// lowerBound returns the first block of at least size.
 func (f *freeList) lowerBound(size int64) cursor {
 	c := classOf(size)
 	if f.filled[c/64]>>(c%64)&1 != 0 {
-		if i := search(f.class[c], size, 0); i < len(f.class[c]) {
+		if i := search(f.class[c], &entry{size: size}); i < len(f.class[c]) {
 			return cursor{c, i}
 		}
 	}

@@ -1,6 +1,10 @@
 package allocator
 
-import "memplan/internal/units"
+import (
+	"slices"
+
+	"memplan/internal/units"
+)
 
 // fresh serves a miss: it asks the driver, and on refusal releases what it
 // may, in torch's order, before it gives up.
@@ -40,11 +44,27 @@ func (a *Allocator) extend(f *freeList, size int64, stream uint8, small bool) in
 	i := a.newBlock()
 	b := &a.blocks[i]
 	b.addr, b.size, b.stream, b.small = a.space.reserve(segment), segment, stream, small
+	b.age = a.newSegment(b.addr)
 	a.window.Segments++
 	a.window.SegmentsPeak = max(a.window.SegmentsPeak, a.window.Segments)
 	a.window.Reserved.add(segment)
 	a.observe(SegmentAlloc, b.addr, segment, stream)
 	return i
+}
+
+// newSegment enters a segment and returns its place in the order of ties.
+func (a *Allocator) newSegment(base int64) int32 {
+	a.created++
+	a.segments = append(a.segments, segment{a.created, base})
+	if a.limits.addressTies {
+		return 0
+	}
+	return a.created
+}
+
+func (a *Allocator) dropSegment(base int64) {
+	i := slices.IndexFunc(a.segments, func(s segment) bool { return s.base == base })
+	a.segments = slices.Delete(a.segments, i, i+1)
 }
 
 // charge takes n bytes of the device's memory, if it has them.
@@ -60,7 +80,8 @@ func (a *Allocator) charge(n int64) bool {
 // releaseSegment gives a free block that is a whole segment back.
 func (a *Allocator) releaseSegment(i int32) {
 	b := &a.blocks[i]
-	a.list(b).remove(b.size, b.addr)
+	a.list(b).remove(b.entry(i))
+	a.dropSegment(b.addr)
 	a.space.release(b.addr, b.size)
 	a.space.charged -= granules(b.size)
 	a.window.Segments--
