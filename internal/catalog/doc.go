@@ -27,11 +27,12 @@
 // Every entry says which public file its config was read in; no config is from
 // memory. A key that file lacks (the stored type, most often) is taken from a
 // second one or from the model of the same release whose config was read, and
-// source says so. Only keys that decide shapes, types or attention are kept. Parameters
-// is counted from the config (and equals what transformers builds from it, see
-// testdata/parameters.json); ParametersPublished is a figure somebody else
-// printed, where one was found, and the tests hold the two equal. A bare count
-// of parameters becomes an architecture by OfSize, or by Scaled.
+// source says so. Only keys that decide shapes, types or attention are kept.
+//
+// Parameters is counted from the config (and equals what transformers builds
+// from it, see testdata/parameters.json); ParametersPublished is a figure
+// somebody else printed, where one was found, and the tests hold the two equal.
+// A bare count of parameters becomes an architecture by OfSize, or by Scaled.
 //
 // # Versions (data/versions.yaml)
 //

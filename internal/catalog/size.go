@@ -51,7 +51,7 @@ func (c *Catalog) OfSize(parameters float64) (m Model, why string, err error) {
 	best := slices.MinFunc(c.models, func(a, b Model) int {
 		return cmp.Or(compareBool(far(a) > limit, far(b) > limit), cmp.Compare(b.preference, a.preference), cmp.Compare(far(a), far(b)))
 	})
-	why = fmt.Sprintf("%s is the most used known architecture of about that size: %s parameters, %+.1f %% of the %s asked for",
+	why = fmt.Sprintf("%s is the likeliest known architecture of about that size: %s parameters, %+.1f %% of the %s asked for",
 		best.ID, units.FormatCount(float64(best.Parameters)), 100*(float64(best.Parameters)/parameters-1), units.FormatCount(parameters))
 	return best.clone(), why, nil
 }
