@@ -1,0 +1,179 @@
+package graph
+
+import (
+	"memplan/internal/estimator/allocator"
+	"memplan/internal/estimator/spec"
+)
+
+// Device is what kernels ask of the card: it decides kernels and the scratch
+// of reductions.
+type Device struct {
+	Capability      spec.Version
+	Multiprocessors int64
+	ThreadsPerSM    int64
+}
+
+// Machine executes operations as eager PyTorch would and writes down every
+// allocation and free. It holds what torch holds in global state: the storages
+// and their owners, grad mode, autocast and its cache, the library handles.
+type Machine struct {
+	Versions spec.Versions
+	Device   Device
+
+	events   []allocator.Event
+	storages []storage
+	made     []Origin // what made each storage, for the answer's explanation
+
+	temps   []*Tensor // unnamed results of expressions, not yet consumed
+	frames  []*Frame
+	depth   int
+	tensors []Tensor // slab
+	nodes   []Node   // slab
+
+	noGrad   bool
+	autocast autocast
+	region   *region // innermost non-reentrant checkpoint being run
+	seq      int32
+	due      []*Leaf // leaves whose gradient is complete
+	pass     Pass
+
+	blas   blas
+	cat    Category // of the next allocations
+	module int32    // index of the module that runs
+	rule   *Rule    // the op that runs
+	paths  []string // module paths by index
+	epoch  int32
+}
+
+// Origin is what made a storage: the module that ran, the op, and the tensor
+// it was made for (nil for a workspace).
+type Origin struct {
+	Module int32
+	Rule   *Rule
+	Tensor *Tensor
+}
+
+// Pass says which pass over the model is running, for hooks.
+type Pass uint8
+
+// The passes.
+const (
+	Forward Pass = iota
+	Recompute
+	Backward
+)
+
+// NewMachine returns an empty card.
+func NewMachine(v spec.Versions, d Device) *Machine {
+	return &Machine{Versions: v, Device: d, cat: Temporaries, paths: []string{""}, rule: noRule}
+}
+
+// Events hands over the events recorded since the last call.
+func (m *Machine) Events() []allocator.Event {
+	e := m.events
+	m.events = nil
+	return e
+}
+
+// Mark writes a mark with a code for the allocator's watcher.
+func (m *Machine) Mark(code int32) {
+	m.events = append(m.events, allocator.Event{Kind: allocator.Mark, Site: code})
+}
+
+// newTensor takes a tensor from the slab.
+func (m *Machine) newTensor() *Tensor {
+	if len(m.tensors) == 0 {
+		m.tensors = make([]Tensor, 256)
+	}
+	t := &m.tensors[0]
+	m.tensors = m.tensors[1:]
+	return t
+}
+
+// alloc makes a fresh contiguous tensor with one reference, owned by the
+// caller. It has no place in the graph yet.
+func (m *Machine) alloc(shape Dims, d DType) *Tensor {
+	t := m.newTensor()
+	t.Shape, t.Stride, t.DType = shape, shape.contiguous(), d
+	t.storage = m.allocStorage(shape.Numel()*d.Size(), m.cat)
+	m.made[t.storage].Tensor = t
+	return t
+}
+
+// allocLike makes a fresh tensor of t's shape in type d: with t's layout when
+// that is dense, else contiguous (torch.empty_like with preserve_format).
+func (m *Machine) allocLike(t *Tensor, d DType) *Tensor {
+	r := m.alloc(t.Shape, d)
+	if t.dense() {
+		r.Stride = t.Stride
+	}
+	return r
+}
+
+func (m *Machine) allocStorage(bytes int64, cat Category) storageID {
+	id := storageID(len(m.storages))
+	m.storages = append(m.storages, storage{bytes: bytes, refs: 1, cat: cat})
+	m.made = append(m.made, Origin{Module: m.module, Rule: m.rule})
+	m.events = append(m.events, allocator.Event{Kind: allocator.Alloc, Block: id, Bytes: bytes, Category: uint8(cat)})
+	return id
+}
+
+// scratch allocates bytes, runs nothing, and frees them: a workspace.
+func (m *Machine) scratch(bytes int64, cat Category) {
+	if bytes > 0 {
+		m.releaseStorage(m.allocStorage(bytes, cat))
+	}
+}
+
+func (m *Machine) retain(t *Tensor) { m.storages[t.storage].refs++ }
+
+// release drops one reference to t's storage, freeing it when it was the last.
+func (m *Machine) release(t *Tensor) { m.releaseStorage(t.storage) }
+
+func (m *Machine) releaseStorage(id storageID) {
+	s := &m.storages[id]
+	s.refs--
+	if s.refs == 0 {
+		m.events = append(m.events, allocator.Event{Kind: allocator.Free, Block: id})
+	} else if s.refs < 0 {
+		panic("graph: storage of " + m.Describe(id) + " released twice")
+	}
+}
+
+// recat says that a storage is now for something else.
+func (m *Machine) recat(id storageID, c Category) {
+	if s := &m.storages[id]; s.cat != c {
+		s.cat = c
+		m.events = append(m.events, allocator.Event{Kind: allocator.Recat, Block: id, Category: uint8(c)})
+	}
+}
+
+// As runs body with new storages counted under c.
+func (m *Machine) As(c Category, body func()) {
+	old := m.cat
+	m.cat = c
+	body()
+	m.cat = old
+}
+
+// addModule registers a module's path and returns its index.
+func (m *Machine) addModule(path string) int32 {
+	m.paths = append(m.paths, path)
+	return int32(len(m.paths) - 1)
+}
+
+// Describe names the module and op that made a storage.
+func (m *Machine) Describe(id int32) string {
+	o := m.made[id]
+	return m.paths[o.Module] + " " + o.Rule.Name
+}
+
+// alias returns another tensor over t's storage, holding a reference of its
+// own: what returning a named tensor, or passing a gradient on, amounts to.
+func (m *Machine) alias(t *Tensor) *Tensor {
+	r := m.newTensor()
+	*r = *t
+	r.temp = false
+	m.retain(t)
+	return r
+}

@@ -1,0 +1,150 @@
+package graph
+
+import "memplan/internal/units"
+
+// Module is an nn.Module: parameters, children, and a forward. Its fields may
+// be rewritten before the run (an adapter replaces a linear's forward), so that
+// model programs never know about adapters, quantisation or tensor parallelism.
+type Module struct {
+	Class    string // LlamaMLP
+	Name     string // mlp
+	Path     string // model.layers.0.mlp
+	Params   []*Param
+	Buffers  []*Param
+	Children []*Module
+	Forward  func(f *Frame, in ...*Tensor) []*Tensor
+	// Training is false for a module put into eval mode.
+	Eval bool
+
+	index int32
+}
+
+// Param is a parameter or buffer of a module: a leaf with a storage.
+type Param struct {
+	Leaf
+	Name     string // weight
+	Shape    Dims
+	DType    DType
+	Trained  bool
+	Category Category
+	Tied     *Param // shares this parameter's storage and gradient
+}
+
+// NewModule returns a module of a class, to be given a name when it becomes
+// somebody's child.
+func NewModule(class string) *Module { return &Module{Class: class} }
+
+// Child adds c under a name and returns it.
+func (m *Module) Child(name string, c *Module) *Module {
+	c.Name = name
+	m.Children = append(m.Children, c)
+	return c
+}
+
+// Param adds a trained parameter.
+func (m *Module) Param(name string, d DType, shape ...int64) *Param {
+	p := &Param{Name: name, Shape: D(shape...), DType: d, Trained: true, Category: Parameters}
+	m.Params = append(m.Params, p)
+	return p
+}
+
+// Buffer adds a buffer, which has no gradient.
+func (m *Module) Buffer(name string, d DType, shape ...int64) *Param {
+	p := &Param{Name: name, Shape: D(shape...), DType: d, Category: Parameters}
+	m.Buffers = append(m.Buffers, p)
+	return p
+}
+
+// Walk calls f for m and everything below it, parents first, in order of
+// definition: the order of module.modules().
+func (m *Module) Walk(f func(*Module)) {
+	f(m)
+	for _, c := range m.Children {
+		c.Walk(f)
+	}
+}
+
+// Parameters lists the distinct parameters in the order of
+// module.parameters().
+func (m *Module) Parameters() []*Param {
+	var ps []*Param
+	seen := map[*Param]bool{}
+	m.Walk(func(x *Module) {
+		for _, p := range x.Params {
+			if p.Tied != nil {
+				p = p.Tied
+			}
+			if !seen[p] {
+				seen[p] = true
+				ps = append(ps, p)
+			}
+		}
+	})
+	return ps
+}
+
+// Named sets the paths of m and everything below it.
+func (m *Module) Named(path string) *Module {
+	m.Path = path
+	for _, c := range m.Children {
+		p := c.Name
+		if path != "" {
+			p = path + "." + p
+		}
+		c.Named(p)
+	}
+	return m
+}
+
+// Numel is the number of elements.
+func (p *Param) Numel() int64 { return p.Shape.Numel() }
+
+// Bytes is the parameter's unrounded size.
+func (p *Param) Bytes() units.Bytes { return units.Bytes(p.Numel() * p.DType.Size()) }
+
+// T returns the parameter's tensor; the module must have been moved to the
+// card.
+func (p *Param) T() *Tensor {
+	if p.Tied != nil {
+		return p.Tied.T()
+	}
+	return p.Tensor
+}
+
+// ToDevice allocates every parameter and buffer of the tree in module order,
+// as module.to("cuda") does: a module's children before its own.
+func (m *Machine) ToDevice(root *Module) {
+	root.Walk(func(x *Module) {
+		if x.index == 0 && x.Path != "" {
+			x.index = m.addModule(x.Path)
+		}
+	})
+	m.toDevice(root)
+}
+
+func (m *Machine) toDevice(x *Module) {
+	for _, c := range x.Children {
+		m.toDevice(c)
+	}
+	m.module, m.rule = x.index, parameterRule
+	for _, p := range x.Params {
+		m.place(p)
+	}
+	for _, p := range x.Buffers {
+		m.place(p)
+	}
+}
+
+var parameterRule = &Rule{Name: "parameter", Source: "torch/nn/modules/module.py:_apply"}
+
+func (m *Machine) place(p *Param) {
+	if p.Tied != nil || p.Tensor != nil {
+		return
+	}
+	old := m.cat
+	m.cat = p.Category
+	p.Tensor = m.alloc(p.Shape, p.DType)
+	m.cat = old
+	p.Tensor.NeedsGrad = p.Trained
+	p.Tensor.leaf = &p.Leaf
+}

@@ -1,0 +1,177 @@
+package graph
+
+// Rule is one ATen function as the engine knows it: its name, where its
+// behaviour was read, and its backward. The forward of an op is a method of
+// Frame; its statements are its allocations, in order.
+type Rule struct {
+	Name   string // ATen's name
+	Source string // where the behaviour was read
+	// Backward allocates the gradients of the node's inputs in the order the
+	// generated autograd code does. It borrows dOut and returns gradients it
+	// hands over; a gradient passed through unchanged is returned by
+	// m.alias. A nil gradient is torch's undefined tensor.
+	Backward func(m *Machine, n *Node, dOut []*Tensor) Grads
+}
+
+var noRule = &Rule{Name: ""}
+
+// maxInputs bounds the differentiable inputs of one node.
+const maxInputs = 4
+
+// Grads are the gradients of a node's inputs, by position.
+type Grads [maxInputs]*Tensor
+
+// edge points from a node to what produced one of its inputs.
+type edge struct {
+	node *Node
+	leaf *Leaf
+	nr   int8
+	meta *Tensor // the input itself: shape and type its gradient must have
+}
+
+func (e edge) wants() bool { return e.meta != nil }
+
+// Node is a recorded operation: a torch.autograd.Node.
+type Node struct {
+	rule   *Rule
+	in     [maxInputs]edge
+	many   []edge // inputs of an op with any number of them (cat, stack)
+	saved  []*Tensor
+	outs   [3]*Tensor // input buffers: gradients of the outputs, summed as they come
+	nouts  int8
+	seq    int32
+	deps   int32
+	epoch  int32
+	module int32
+
+	region   *region // the checkpointed region whose recomputation restores saved
+	regionAt int32
+	attrs    Attrs
+	apply    func(n *Node, dOut []*Tensor) Grads // a Python autograd.Function's backward
+}
+
+// Attrs are the few scalars an op keeps for its backward.
+type Attrs struct {
+	I, J  int64
+	Flag  bool
+	Shape Dims
+	DType DType
+}
+
+// Leaf accumulates the gradient of a leaf tensor: a parameter, or an input
+// somebody asked gradients for.
+type Leaf struct {
+	Tensor *Tensor
+	Grad   *Tensor
+	// Hook runs after the gradient was accumulated
+	// (register_post_accumulate_grad_hook); wrappers such as DDP set it.
+	Hook func(l *Leaf)
+
+	sum     *Tensor // input buffer
+	deps    int32
+	epoch   int32
+	cast    *Tensor // held by the autocast cache
+	castRun int32
+}
+
+// needs reports whether gradients are recorded for t now.
+func (m *Machine) needs(t *Tensor) bool { return t != nil && t.NeedsGrad && !m.noGrad }
+
+// edgeTo returns the edge to t's producer, or none when t needs no gradient.
+func edgeTo(t *Tensor) edge {
+	if t == nil || !t.NeedsGrad {
+		return edge{}
+	}
+	return edge{node: t.node, leaf: t.leaf, nr: t.nr, meta: t}
+}
+
+// record makes the node of an op over its inputs, or nil when none of them
+// needs a gradient. Ops save inputs before they allocate and outputs after,
+// as generated autograd code does.
+func (m *Machine) record(r *Rule, in ...*Tensor) *Node {
+	m.rule = r
+	if m.noGrad {
+		return nil
+	}
+	any := false
+	for _, t := range in {
+		any = any || t != nil && t.NeedsGrad
+	}
+	if !any {
+		return nil
+	}
+	if len(m.nodes) == 0 {
+		m.nodes = make([]Node, 256)
+	}
+	n := &m.nodes[0]
+	m.nodes = m.nodes[1:]
+	m.seq++
+	n.rule, n.seq, n.module = r, m.seq, m.module
+	if len(in) <= maxInputs {
+		for i, t := range in {
+			n.in[i] = edgeTo(t)
+		}
+		return n
+	}
+	n.many = make([]edge, len(in))
+	for i, t := range in {
+		n.many[i] = edgeTo(t)
+	}
+	return n
+}
+
+// save keeps tensors for n's backward: a torch.autograd.SavedVariable each.
+// Inside a non-reentrant checkpoint they are not kept but counted, so that the
+// recomputation knows which is which.
+func (m *Machine) save(n *Node, ts ...*Tensor) {
+	if n == nil {
+		return
+	}
+	if m.region != nil {
+		m.region.pack(m, n, ts)
+		return
+	}
+	for _, t := range ts {
+		m.retain(t)
+		if s := &m.storages[t.storage]; s.cat == Temporaries {
+			m.recat(t.storage, Activations)
+		}
+	}
+	n.saved = append(n.saved, ts...)
+}
+
+// output makes t the nr-th output of n.
+func (m *Machine) output(n *Node, t *Tensor, nr int8) {
+	if n == nil {
+		return
+	}
+	t.NeedsGrad = true
+	t.node, t.nr = n, nr
+	n.nouts = max(n.nouts, nr+1)
+}
+
+// eachEdge calls f for every edge that leads somewhere.
+func (n *Node) eachEdge(f func(i int, e *edge)) {
+	if n.many != nil {
+		for i := range n.many {
+			if n.many[i].wants() {
+				f(i, &n.many[i])
+			}
+		}
+		return
+	}
+	for i := range n.in {
+		if n.in[i].wants() {
+			f(i, &n.in[i])
+		}
+	}
+}
+
+// wants reports whether input i needs its gradient
+// (task_should_compute_output).
+func (n *Node) wants(i int) bool {
+	if n.many != nil {
+		return n.many[i].wants()
+	}
+	return n.in[i].wants()
+}

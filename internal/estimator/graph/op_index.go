@@ -1,0 +1,59 @@
+package graph
+
+var embeddingRule = &Rule{Name: "embedding", Source: "aten/src/ATen/native/cuda/Embedding.cu:embedding_dense_backward_cuda", Backward: func(m *Machine, n *Node, dOut []*Tensor) Grads {
+	return Grads{m.alloc(n.attrs.Shape, dOut[0].DType)}
+}}
+
+// Embedding is F.embedding: it keeps the indices, and its backward fills a
+// dense gradient of the whole table.
+func (f *Frame) Embedding(indices, weight *Tensor) *Tensor {
+	n := f.record(embeddingRule, weight)
+	f.save(n, indices)
+	if n != nil {
+		n.attrs.Shape = weight.Shape
+	}
+	shape := indices.Shape
+	shape.D[shape.N] = weight.Shape.D[1]
+	shape.N++
+	out := f.alloc(shape, weight.DType)
+	f.output(n, out, 0)
+	f.consume(indices)
+	return f.produce(out)
+}
+
+var (
+	arangeRule = &Rule{Name: "arange", Source: "aten/src/ATen/native/cuda/RangeFactories.cu"}
+	emptyRule  = &Rule{Name: "empty", Source: "aten/src/ATen/native/cuda/EmptyTensor.cpp"}
+	copyRule   = &Rule{Name: "to", Source: "aten/src/ATen/native/TensorConversions.cpp"}
+	padRule    = &Rule{Name: "constant_pad_nd", Source: "aten/src/ATen/native/PadNd.cpp"}
+)
+
+// Arange is torch.arange(n) on the card.
+func (f *Frame) Arange(n int64) *Tensor {
+	f.rule = arangeRule
+	return f.produce(f.alloc(D(n), I64))
+}
+
+// Empty is torch.empty, zeros or ones.
+func (f *Frame) Empty(d DType, sizes ...int64) *Tensor {
+	f.rule = emptyRule
+	return f.produce(f.alloc(D(sizes...), d))
+}
+
+// Input copies a batch tensor to the card.
+func (f *Frame) Input(d DType, sizes ...int64) *Tensor {
+	f.rule = copyRule
+	old := f.cat
+	f.cat = Inputs
+	t := f.alloc(D(sizes...), d)
+	f.cat = old
+	return f.produce(t)
+}
+
+// PadLast is F.pad of the last dimension of a tensor without gradient.
+func (f *Frame) PadLast(t *Tensor, by int64) *Tensor {
+	f.rule = padRule
+	r := f.alloc(t.Shape.With(-1, t.Shape.At(-1)+by), t.DType)
+	f.consume(t)
+	return f.produce(r)
+}

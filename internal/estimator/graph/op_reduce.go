@@ -1,0 +1,84 @@
+package graph
+
+var (
+	meanRule = &Rule{Name: "mean", Source: "derivatives.yaml:mean.dim", Backward: func(m *Machine, n *Node, dOut []*Tensor) Grads {
+		return Grads{m.alloc(n.attrs.Shape, dOut[0].DType)} // grad.expand(sizes) / n
+	}}
+	softmaxRule = &Rule{Name: "_softmax", Source: "derivatives.yaml:_softmax", Backward: func(m *Machine, n *Node, dOut []*Tensor) Grads {
+		return Grads{m.alloc(dOut[0].Shape, n.attrs.DType)}
+	}}
+	logSoftmaxRule = &Rule{Name: "_log_softmax", Source: "derivatives.yaml:_log_softmax", Backward: func(m *Machine, n *Node, dOut []*Tensor) Grads {
+		return Grads{m.alloc(dOut[0].Shape, n.attrs.DType)}
+	}}
+	nllRule = &Rule{Name: "nll_loss_forward", Source: "aten/src/ATen/native/cuda/NLLLoss2d.cu, Loss.cu", Backward: func(m *Machine, n *Node, dOut []*Tensor) Grads {
+		return Grads{m.allocLike(n.saved[0], n.saved[0].DType)}
+	}}
+)
+
+// MeanLast is x.mean(-1, keepdim=True).
+func (f *Frame) MeanLast(x *Tensor) *Tensor {
+	n := f.record(meanRule, x)
+	if n != nil {
+		n.attrs.Shape = x.Shape
+	}
+	out := f.alloc(x.Shape.With(-1, 1), x.DType)
+	var kept [MaxDims]bool
+	for i := range int(x.Shape.N) - 1 {
+		kept[i] = true
+	}
+	f.reduceScratch(reductionOf(x, kept))
+	f.output(n, out, 0)
+	f.consume(x)
+	return f.produce(out)
+}
+
+// Softmax is F.softmax over the last dimension in type d (pass x's own type
+// for none): fp16 input is converted inside the kernel, bf16 before it
+// (aten/src/ATen/native/SoftMax.cpp@v2.6.0). It keeps its result.
+func (f *Frame) Softmax(x *Tensor, d DType) *Tensor {
+	return f.softmax(softmaxRule, x, d)
+}
+
+func (f *Frame) softmax(r *Rule, x *Tensor, d DType) *Tensor {
+	if f.autocast.on {
+		d = F32
+	}
+	from := d
+	if x.DType == F16 && d == F32 && r == softmaxRule && !f.autocast.on {
+		from = F16
+	} else if x.DType != d {
+		x = f.To(x, d)
+	}
+	n := f.record(r, x)
+	if n != nil {
+		n.attrs.DType = from
+	}
+	if !x.Contiguous() {
+		x = f.Contiguous(x)
+	}
+	out := f.alloc(x.Shape, d)
+	f.output(n, out, 0)
+	f.save(n, out)
+	f.consume(x)
+	return f.produce(out)
+}
+
+// LogSoftmax is F.log_softmax over the last dimension.
+func (f *Frame) LogSoftmax(x *Tensor, d DType) *Tensor { return f.softmax(logSoftmaxRule, x, d) }
+
+// CrossEntropy is F.cross_entropy with class indices and the mean over them
+// (or their sum): log-softmax, then the negative log likelihood, whose node
+// keeps the log-probabilities, the targets and the total weight. Autocast runs
+// it in fp32.
+func (f *Frame) CrossEntropy(logits, target *Tensor) *Tensor {
+	logp := f.LogSoftmax(logits, logits.DType)
+	n := f.record(nllRule, logp)
+	f.save(n, logp, target)
+	out := f.alloc(D(), logp.DType)
+	weight := f.alloc(D(), logp.DType)
+	f.output(n, out, 0)
+	f.save(n, weight)
+	f.release(weight)
+	f.consume(logp, target)
+	return f.produce(out)
+}

@@ -1,0 +1,100 @@
+// Package model holds the architectures, each as a program over package graph
+// that reads like the PyTorch modules it stands for: one file a family, with
+// its config reader, the model_type names it answers to, and its adapter
+// defaults. A family uses only operations of graph; adapters, quantisation,
+// checkpointing and sharding are put on its module tree from outside.
+package model
+
+import (
+	"memplan/internal/estimator/graph"
+	"memplan/internal/estimator/spec"
+	"memplan/internal/fault"
+)
+
+// Family is an architecture: how to read its config and build its modules.
+type Family struct {
+	Name       string   // llama
+	ModelTypes []string // config.json's model_type
+	Source     string   // the implementation it was written from
+	// AdapterTargets are the modules an adapter sits on when none are named
+	// (peft/utils/constants.py).
+	AdapterTargets []string
+	// New builds the network, or reports every config key that is missing or
+	// wrong by its path under model.config.
+	New func(c Config, b Build) (*Network, error)
+}
+
+// Families lists every architecture.
+func Families() []Family {
+	return []Family{llamaFamily}
+}
+
+// Build is what the builder decides beside the config.
+type Build struct {
+	Versions  spec.Versions
+	DType     graph.DType // of the weights
+	Attention Attention
+	UseCache  bool // the model fills a key-value cache in training
+}
+
+// Attention is the kernel the model's attention runs.
+type Attention struct {
+	Kernel  string // eager, sdpa, flash
+	Backend string // of sdpa, when forced: flash, efficient, math, cudnn
+}
+
+// Network is a built model.
+type Network struct {
+	Root   *graph.Module
+	// Blocks are the repeated layers, the unit of checkpointing and sharding.
+	Blocks []*graph.Module
+	// Forward runs the model with its loss.
+	Forward func(f *graph.Frame, b Batch) Outputs
+	// Embeddings is the input embedding: what enable_input_require_grads hooks.
+	Embeddings *graph.Module
+}
+
+// Batch is the tensors of one micro batch, on the card.
+type Batch struct {
+	Tokens *graph.Tensor // input ids [batch, tokens]
+	Mask   *graph.Tensor // attention mask [batch, tokens], or nil
+	Labels *graph.Tensor
+	Padded bool // the mask hides some tokens
+}
+
+// Outputs is what the model returns: whoever holds it keeps these alive.
+type Outputs struct {
+	Loss, Logits *graph.Tensor
+	Cache        []*graph.Tensor
+}
+
+// Release lets the outputs go.
+func (o *Outputs) Release(f *graph.Frame) {
+	for _, t := range append([]*graph.Tensor{o.Loss, o.Logits}, o.Cache...) {
+		if t != nil {
+			f.Forget(t)
+		}
+	}
+	*o = Outputs{}
+}
+
+// Of returns the family of a config by its model_type, or an error that names
+// the nearest.
+func Of(config map[string]any) (*Family, error) {
+	kind, _ := config["model_type"].(string)
+	families := Families()
+	for i := range families {
+		for _, t := range families[i].ModelTypes {
+			if t == kind {
+				return &families[i], nil
+			}
+		}
+	}
+	var known []string
+	for _, f := range families {
+		known = append(known, f.ModelTypes...)
+	}
+	var fields fault.Fields
+	fields.Add("model.config.model_type", kind, "one of "+join(known), nearest(kind, known))
+	return nil, fields
+}
