@@ -8,8 +8,9 @@ const cycle = 4
 
 // history holds the states at the start of the latest repetitions of a part.
 type history struct {
-	states [cycle][]int64
-	done   bool
+	states  [cycle][]int64
+	retries [cycle]int // so far, at the same moments
+	done    bool
 }
 
 // match records the state before a round and returns how many rounds ago the
@@ -24,6 +25,7 @@ func (h *history) match(a *Allocator, round int) int {
 		h.states[at] = a.buffer()
 	}
 	h.states[at] = a.snapshot(h.states[at][:0])
+	h.retries[at] = a.window.Retries
 	for k := 1; k < cycle && k <= round; k++ {
 		if slices.Equal(h.states[at], h.states[(round-k)%cycle]) {
 			h.done = true
@@ -31,6 +33,14 @@ func (h *history) match(a *Allocator, round int) int {
 		}
 	}
 	return 0
+}
+
+// skip leaves out as many of the coming rounds as are whole periods, counts
+// the retries they would have made, and returns how many are left to run.
+func (h *history) skip(a *Allocator, round, left, period int) int {
+	each := a.window.Retries - h.retries[(round-period)%cycle]
+	a.window.Retries += left / period * each
+	return left % period
 }
 
 // close returns the history's memory to the allocator.
@@ -75,7 +85,7 @@ func (a *Allocator) snapshot(to []int64) []int64 {
 		}
 	}
 	for at, f := range a.lists {
-		if f != nil {
+		if f != nil && (f.firstFrom(0).class >= 0 || len(f.unmapped) > 0) {
 			to = a.snapshotList(append(to, int64(-2-at)), f)
 		}
 	}
@@ -94,6 +104,7 @@ func (a *Allocator) snapshotList(to []int64, f *freeList) []int64 {
 			to = append(to, a.age(i))
 		}
 	}
+	to = append(to, held)
 	for _, i := range f.unmapped {
 		to = append(to, a.blocks[i].addr, a.blocks[i].extent())
 	}

@@ -47,8 +47,19 @@ func classOf(size int64) int {
 	return min(octave*perOctave+int(u>>(octave-1))&(perOctave-1), classes-1)
 }
 
+// few is up to how many entries walking a class beats searching it.
+const few = 12
+
 // search returns the first position in s that is not before e.
 func search(s []entry, e *entry) int {
+	if len(s) <= few {
+		for i := range s {
+			if !s[i].before(e) {
+				return i
+			}
+		}
+		return len(s)
+	}
 	low := 0
 	for high := len(s); low < high; {
 		mid := int(uint(low+high) / 2)
@@ -63,13 +74,20 @@ func search(s []entry, e *entry) int {
 
 func (f *freeList) insert(e entry) {
 	c := classOf(e.size)
-	s := f.class[c]
-	i := search(s, &e)
-	s = append(s, entry{})
-	copy(s[i+1:], s[i:])
-	s[i] = e
+	s := append(f.class[c], e)
 	f.class[c] = s
 	f.filled[c/64] |= 1 << (c % 64)
+	i := len(s) - 1
+	if i > few {
+		at := search(s[:i], &e)
+		copy(s[at+1:], s[at:i])
+		i = at
+	} else {
+		for ; i > 0 && e.before(&s[i-1]); i-- {
+			s[i] = s[i-1]
+		}
+	}
+	s[i] = e
 }
 
 func (f *freeList) remove(e entry) {
@@ -79,9 +97,16 @@ func (f *freeList) remove(e entry) {
 
 func (f *freeList) removeAt(p cursor) {
 	s := f.class[p.class]
-	copy(s[p.index:], s[p.index+1:])
-	f.class[p.class] = s[:len(s)-1]
-	if len(s) == 1 {
+	last := len(s) - 1
+	if last-p.index > few {
+		copy(s[p.index:], s[p.index+1:])
+	} else {
+		for i := p.index; i < last; i++ {
+			s[i] = s[i+1]
+		}
+	}
+	f.class[p.class] = s[:last]
+	if last == 0 {
 		f.filled[p.class/64] &^= 1 << (p.class % 64)
 	}
 }

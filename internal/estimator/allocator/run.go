@@ -57,7 +57,7 @@ func (a *Allocator) runPart(p *Part) error {
 	for round := 0; round < n; round++ {
 		if n > 1 {
 			if period := seen.match(a, round); period > 0 {
-				n = round + (n-round)%period // the rest are copies of what ran
+				n = round + seen.skip(a, round, n-round, period)
 				if round == n {
 					break
 				}

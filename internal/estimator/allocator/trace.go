@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"slices"
 
 	"memplan/internal/units"
 )
@@ -101,18 +102,25 @@ type tracer struct {
 	reserved int64
 	highest  int64 // peak of reserved over the whole trace: the device has at least that
 	released int64 // by the latest records in a row
+	emptying bool  // the latest other record is an empty_cache
 }
 
 func newTracer(explicit bool, in []record) *tracer {
 	t := &tracer{
 		in: in, explicit: explicit,
 		storage: map[int64]int32{}, used: map[int64]bool{},
-		streams: map[int64]uint8{0: 0}, sites: map[string]int32{},
+		streams: map[int64]uint8{}, sites: map[string]int32{},
 	}
 	now := int64(0)
+	var streams []int64
 	for i := range in {
 		now += in[i].reserves()
 		t.highest = max(t.highest, now)
+		streams = append(streams, in[i].Stream)
+	}
+	slices.Sort(streams) // torch orders its pools by the handles; 0 is the default stream
+	for i, s := range slices.Compact(streams) {
+		t.streams[s] = uint8(min(i, foreign))
 	}
 	return t
 }
@@ -139,12 +147,13 @@ func (t *tracer) read(i int) error {
 		t.segment(r, op)
 		return nil
 	}
-	stream, err := t.stream(r.Stream)
-	if err != nil {
-		return err
+	stream := t.streams[r.Stream]
+	if stream == foreign {
+		return fmt.Errorf("more than %d streams", foreign)
 	}
 	if r.Event != "free_completed" {
 		t.settle(false)
+		t.emptying = r.Event == "empty_cache"
 	}
 	switch r.Event {
 	case "alloc":
@@ -174,13 +183,17 @@ func (t *tracer) segment(r *record, op SegmentOp) {
 		t.released += r.Bytes
 	}
 	t.reserved += r.reserves()
-	t.out.Segments = append(t.out.Segments, TracedSegment{op, r.Address, units.Bytes(r.Bytes), len(t.events)})
+	served := len(t.events)
+	if t.emptying && t.released > 0 {
+		served--
+	}
+	t.out.Segments = append(t.out.Segments, TracedSegment{op, r.Address, units.Bytes(r.Bytes), served})
 }
 
 // settle decides what the latest releases were for: the miss that follows, if
 // it had no room otherwise, or nothing but an empty_cache.
 func (t *tracer) settle(needed bool) {
-	if t.released > 0 && !needed && !t.explicit {
+	if t.released > 0 && !needed && !t.explicit && !t.emptying {
 		t.emit(Event{Kind: EmptyCache}, 0)
 	}
 	t.released = 0
@@ -189,18 +202,6 @@ func (t *tracer) settle(needed bool) {
 func (t *tracer) emit(e Event, address int64) {
 	t.events = append(t.events, e)
 	t.out.Addresses = append(t.out.Addresses, address)
-}
-
-func (t *tracer) stream(id int64) (uint8, error) {
-	s, ok := t.streams[id]
-	if !ok {
-		if len(t.streams) == foreign {
-			return 0, fmt.Errorf("more than %d streams", foreign)
-		}
-		s = uint8(len(t.streams))
-		t.streams[id] = s
-	}
-	return s, nil
 }
 
 func (t *tracer) site(at string) int32 {
