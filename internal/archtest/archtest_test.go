@@ -78,7 +78,7 @@ var libraries = []struct {
 	{"github.com/alecthomas/kong", []string{"cmd"}},
 	{"github.com/prometheus/client_golang", []string{"internal/obs"}},
 	{"go.yaml.in/yaml/v3", []string{"internal/wire", "internal/catalog", "internal/jobfile"}},
-	{"net/http", []string{"internal/api", "internal/auth", "internal/obs", "internal/admission", "internal/hub", "web", "cmd"}},
+	{"net/http", []string{"internal/api", "internal/auth", "internal/obs", "internal/admission", "internal/hub", "internal/store/pgtest", "web", "cmd"}},
 	{"github.com/stretchr/testify", []string{"internal/store/storetest"}},
 	{"github.com/google/go-cmp", []string{"internal/store/storetest"}},
 	{"pgregory.net/rapid", nil},

@@ -13,6 +13,7 @@ import (
 	"memplan/internal/fault"
 	"memplan/internal/planner"
 	"memplan/internal/store"
+	"memplan/internal/store/pgtest"
 	"memplan/internal/store/storetest"
 )
 
@@ -119,4 +120,13 @@ func refusesNewerSchema(t *testing.T, driver, url string) {
 	_, err = store.Open(t.Context(), url)
 	require.Equal(t, fault.Conflict, fault.KindOf(err), "%v", err)
 	require.ErrorContains(t, err, "99999")
+}
+
+func TestPostgres(t *testing.T) {
+	server := pgtest.Start(t)
+	t.Run("store", func(t *testing.T) {
+		storetest.Run(t, func(t *testing.T) planner.Store { return open(t, server.Database(t)) })
+	})
+	t.Run("several may open a new database at once", func(t *testing.T) { openAtOnce(t, server.Database(t)) })
+	t.Run("a newer schema is refused", func(t *testing.T) { refusesNewerSchema(t, "pgx", server.Database(t)) })
 }
