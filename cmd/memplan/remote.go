@@ -1,0 +1,181 @@
+package main
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"encoding/json"
+	"io"
+	"net/http"
+	"net/url"
+	"strconv"
+	"strings"
+	"time"
+
+	"memplan/internal/catalog"
+	"memplan/internal/estimator"
+	"memplan/internal/estimator/spec"
+	"memplan/internal/fault"
+	"memplan/internal/planner"
+	"memplan/internal/wire"
+)
+
+// backend answers the command: a planner in this process, or a server.
+type backend interface {
+	Estimate(ctx context.Context, job spec.Job) (*estimator.Estimate, error)
+	Check(ctx context.Context, job spec.Job) (planner.Check, error)
+	Fits(ctx context.Context, job spec.Job, gpus []string) ([]planner.Fit, error)
+	Models(ctx context.Context, query string, limit int) ([]catalog.Model, error)
+	GPUs(ctx context.Context) ([]catalog.GPU, error)
+}
+
+// local is a planner in this process, without a store.
+type local struct{ *planner.Planner }
+
+// Models searches the embedded catalogue.
+func (l local) Models(_ context.Context, query string, limit int) ([]catalog.Model, error) {
+	return l.Planner.Models(query, limit), nil
+}
+
+// GPUs lists the embedded catalogue.
+func (l local) GPUs(context.Context) ([]catalog.GPU, error) { return l.Planner.GPUs(), nil }
+
+// remote is a server's REST interface.
+type remote struct {
+	base   string // http://host:port/api/v1
+	client *http.Client
+}
+
+// maxAnswer is the most bytes read of an answer.
+const maxAnswer = 64 << 20
+
+// newRemote returns the interface of the server at an address as people write
+// it: with or without a scheme.
+func newRemote(server string) remote {
+	if !strings.Contains(server, "://") {
+		server = "http://" + server
+	}
+	return remote{base: strings.TrimRight(server, "/") + "/api/v1", client: &http.Client{Timeout: time.Minute}}
+}
+
+// Estimate asks for an estimate that the server does not keep.
+func (r remote) Estimate(ctx context.Context, job spec.Job) (*estimator.Estimate, error) {
+	var est estimator.Estimate
+	return &est, r.post(ctx, "/estimates?save=false", job, &est)
+}
+
+// Check asks whether the job may start.
+func (r remote) Check(ctx context.Context, job spec.Job) (planner.Check, error) {
+	var c planner.Check
+	return c, r.post(ctx, "/checks", job, &c)
+}
+
+// Fits asks for the largest micro batches.
+func (r remote) Fits(ctx context.Context, job spec.Job, gpus []string) ([]planner.Fit, error) {
+	var answer struct {
+		Items []struct {
+			planner.Fit
+			Problem *problem `json:"problem"`
+		} `json:"items"`
+	}
+	err := r.post(ctx, "/fits?"+url.Values{"gpu": gpus}.Encode(), job, &answer)
+	var fits []planner.Fit
+	for _, item := range answer.Items {
+		if item.Problem != nil {
+			item.Err = item.Problem.fault(item.Problem.Status)
+		}
+		fits = append(fits, item.Fit)
+	}
+	return fits, err
+}
+
+// Models searches the server's catalogue.
+func (r remote) Models(ctx context.Context, query string, limit int) ([]catalog.Model, error) {
+	var answer struct {
+		Items []catalog.Model `json:"items"`
+	}
+	err := r.get(ctx, "/models?"+url.Values{"q": {query}, "limit": {strconv.Itoa(limit)}}.Encode(), &answer)
+	return answer.Items, err
+}
+
+// GPUs lists the server's catalogue.
+func (r remote) GPUs(ctx context.Context) ([]catalog.GPU, error) {
+	var answer struct {
+		Items []catalog.GPU `json:"items"`
+	}
+	return answer.Items, r.get(ctx, "/gpus", &answer)
+}
+
+func (r remote) post(ctx context.Context, path string, job spec.Job, into any) error {
+	body, err := wire.Encode(job)
+	if err != nil {
+		return err
+	}
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, r.base+path, bytes.NewReader(body))
+	if err != nil {
+		return fault.New(fault.Invalid, "--server: %v", err)
+	}
+	req.Header.Set("Content-Type", "application/json")
+	return r.do(req, into)
+}
+
+func (r remote) get(ctx context.Context, path string, into any) error {
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, r.base+path, nil)
+	if err != nil {
+		return fault.New(fault.Invalid, "--server: %v", err)
+	}
+	return r.do(req, into)
+}
+
+// do sends a request and reads its answer. Whatever does not speak the
+// interface counts as a server that cannot be reached.
+func (r remote) do(req *http.Request, into any) error {
+	res, err := r.client.Do(req)
+	if err != nil {
+		return &fault.Error{Kind: fault.Unavailable, Op: "ask the server", Err: err}
+	}
+	defer res.Body.Close()
+	body, err := io.ReadAll(io.LimitReader(res.Body, maxAnswer))
+	if err != nil {
+		return &fault.Error{Kind: fault.Unavailable, Op: "read the server's answer", Err: err}
+	}
+	if res.StatusCode/100 == 2 {
+		if err := json.Unmarshal(body, into); err != nil {
+			return &fault.Error{Kind: fault.Unavailable, Op: "read the server's answer", Err: err}
+		}
+		return nil
+	}
+	var p problem
+	_ = json.Unmarshal(body, &p) // what is no problem document has no detail, only a status
+	return p.fault(res.StatusCode)
+}
+
+// problem is the server's description of a failure.
+type problem struct {
+	Status    int           `json:"status"`
+	Title     string        `json:"title"`
+	Detail    string        `json:"detail"`
+	RequestID string        `json:"request_id"`
+	Errors    []fault.Field `json:"errors"`
+}
+
+// fault turns a problem into the error that a planner here would have given.
+func (p *problem) fault(status int) error {
+	if status == http.StatusUnprocessableEntity && len(p.Errors) > 0 {
+		return fault.Fields(p.Errors)
+	}
+	kind := fault.Unavailable
+	switch status {
+	case http.StatusBadRequest, http.StatusUnprocessableEntity, http.StatusUnsupportedMediaType:
+		kind = fault.Invalid
+	case http.StatusRequestEntityTooLarge:
+		kind = fault.TooLarge
+	case http.StatusForbidden, http.StatusUnauthorized:
+		kind = fault.Forbidden
+	}
+	why := cmp.Or(p.Detail, p.Title, http.StatusText(status))
+	if p.RequestID != "" {
+		why += " (request " + p.RequestID + ")"
+	}
+	return fault.New(kind, "the server answered %d: %s", status, why)
+}

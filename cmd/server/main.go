@@ -1,0 +1,136 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"net/http"
+	"os"
+	"os/signal"
+	"syscall"
+	"time"
+
+	"memplan/internal/api"
+	"memplan/internal/catalog"
+	"memplan/internal/estimator"
+	"memplan/internal/estimator/spec"
+	"memplan/internal/hub"
+	"memplan/internal/obs"
+	"memplan/internal/planner"
+	"memplan/internal/store"
+)
+
+// grace is how long requests may take to finish once the service must stop.
+const grace = 15 * time.Second
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	if err := run(ctx, os.Args[1:], os.Getenv, os.Stdout, os.Stderr); err != nil {
+		fmt.Fprintln(os.Stderr, "server:", err)
+		os.Exit(1)
+	}
+}
+
+// run is the service, from its configuration to its end: it returns when ctx
+// is done and everything has stopped, or when something cannot start. The
+// address goes to stdout, the log to stderr.
+func run(ctx context.Context, args []string, getenv func(string) string, stdout, stderr io.Writer) error {
+	version := obs.BuildVersion()
+	c, err := configure(args, getenv, version, stdout, stderr)
+	if errors.Is(err, errStopped) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	log, err := obs.NewLogger(stderr, c.LogFormat)
+	if err != nil {
+		return err
+	}
+	kept, err := store.Open(ctx, c.database())
+	if err != nil {
+		return fmt.Errorf("open the store: %w", err)
+	}
+	handler, err := assemble(c, kept, log, version)
+	if err == nil {
+		err = serve(ctx, c.Addr, handler, log, stdout)
+	}
+	return errors.Join(err, kept.Close())
+}
+
+// assemble builds the handler of the service from its parts.
+func assemble(c config, kept planner.Store, log *slog.Logger, version string) (http.Handler, error) {
+	tables, err := catalog.Open()
+	if err != nil {
+		return nil, err
+	}
+	metrics := obs.NewMetrics(version)
+	use := planner.Config{Catalog: tables, Store: kept, Engine: measured(metrics, estimator.Run)}
+	if c.Hub != "" {
+		if use.Hub, err = hub.New(c.Hub, c.HubToken, nil); err != nil {
+			return nil, err
+		}
+	}
+	plan := planner.New(use)
+	return api.New(api.Config{
+		Planner: plan, Log: log, Metrics: metrics, Version: version, RequestsPerMinute: c.PerMinute,
+	}), nil
+}
+
+// measured counts and times every run of the engine.
+func measured(m *obs.Metrics, engine planner.Engine) planner.Engine {
+	return func(job spec.Job, d spec.Device, k spec.Coefficients) (*estimator.Estimate, error) {
+		begin := time.Now()
+		est, err := engine(job, d, k)
+		if err != nil {
+			m.Estimated("error", time.Since(begin), 0)
+			return nil, err
+		}
+		m.Estimated(string(est.Target.Verdict), time.Since(begin), int64(est.Peak.Required))
+		return est, nil
+	}
+}
+
+// serve answers requests until ctx is done, and then lets those in flight
+// finish.
+func serve(ctx context.Context, addr string, handler http.Handler, log *slog.Logger, stdout io.Writer) error {
+	listener, err := net.Listen("tcp", addr)
+	if err != nil {
+		return fmt.Errorf("listen: %w", err)
+	}
+	srv := &http.Server{
+		Handler:           handler,
+		ReadHeaderTimeout: 5 * time.Second,
+		IdleTimeout:       2 * time.Minute,
+		ErrorLog:          slog.NewLogLogger(log.Handler(), slog.LevelWarn),
+	}
+	fmt.Fprintf(stdout, "memplan is at %s\n", address(listener.Addr()))
+	ended := make(chan error, 1)
+	go func() { ended <- srv.Serve(listener) }()
+	select {
+	case err := <-ended:
+		return fmt.Errorf("serve: %w", err)
+	case <-ctx.Done():
+	}
+	log.Info("stopping", "grace", grace)
+	finish, cancel := context.WithTimeout(context.WithoutCancel(ctx), grace)
+	defer cancel()
+	return srv.Shutdown(finish)
+}
+
+// address is where a browser finds what listens on a: an address that stands
+// for all interfaces is reached as localhost.
+func address(a net.Addr) string {
+	host, port, err := net.SplitHostPort(a.String())
+	if err != nil {
+		return a.String()
+	}
+	if ip := net.ParseIP(host); ip != nil && ip.IsUnspecified() {
+		host = "localhost"
+	}
+	return "http://" + net.JoinHostPort(host, port) + "/"
+}
