@@ -12,8 +12,9 @@ import (
 // check walks a tree by its rules: it normalises what is right in place, takes
 // out what is wrong, and notes every fault on the way.
 type check struct {
-	d     *Decoder
-	found *Invalid
+	d       *Decoder
+	found   *Invalid
+	implied *node // a method that a synonym stands for
 }
 
 // wrong notes a value that its rule refuses.

@@ -9,6 +9,7 @@ import (
 	"strings"
 	"sync"
 
+	jsonv2 "github.com/go-json-experiment/json"
 	"go.yaml.in/yaml/v3"
 
 	"memplan/internal/estimator/spec"
@@ -22,11 +23,12 @@ var Schema []byte
 // Decoder reads jobs by a compiled schema. It is immutable: one serves any
 // number of goroutines.
 type Decoder struct {
-	root     *rule
-	synonyms map[string]Synonym
-	aliases  map[string]Alias
-	names    map[string]string // alias by path
-	paths    map[string][]string
+	root        *rule
+	synonyms    map[string]Synonym
+	aliases     map[string]Alias
+	names       map[string]string   // alias by path
+	paths       map[string][]string // by key name
+	longAliases []string            // those long enough to be mistyped
 }
 
 // NewDecoder compiles a job's schema.
@@ -42,6 +44,9 @@ func NewDecoder(schema []byte) (*Decoder, error) {
 	}
 	for _, a := range Aliases() {
 		d.aliases[a.Key], d.names[a.Path] = a, a.Key
+		if len(a.Key) > 3 {
+			d.longAliases = append(d.longAliases, a.Key)
+		}
 	}
 	d.collectPaths(root, "")
 	return d, nil
@@ -106,31 +111,31 @@ func (d *Decoder) read(data []byte, reader func([]byte, *Invalid) (*node, error)
 	if err != nil {
 		return spec.Job{}, err
 	}
-	return d.job(root, found)
+	return (&check{d: d, found: found}).job(root)
 }
 
 // job checks a tree and builds the job it describes.
-func (d *Decoder) job(root *node, found *Invalid) (spec.Job, error) {
-	c := &check{d: d, found: found}
+func (c *check) job(root *node) (spec.Job, error) {
 	if root.kind != object {
 		c.wrong("job", root, "an object with the key model", "")
-		return spec.Job{}, found
+		return spec.Job{}, c.found
 	}
-	c.rename(root, root, "", d.root.index)
-	c.rename(root, root.get("training"), "training", d.root.index["training"].index)
-	c.value(d.root, "", root)
+	c.rename(root, root, "", c.d.root.index)
+	c.rename(root, root.get("training"), "training", c.d.root.index["training"].index)
+	c.method(root)
+	c.value(c.d.root, "", root)
 	job, err := build(root)
 	if err != nil {
 		return spec.Job{}, err
 	}
 	c.contradictions(job, root)
-	return job, found.err()
+	return job, c.found.err()
 }
 
 // build makes a job of a checked tree.
 func build(root *node) (spec.Job, error) {
 	job := spec.Job{Version: 1}
-	if err := json.Unmarshal(root.appendJSON(make([]byte, 0, 2048)), &job); err != nil {
+	if err := jsonv2.Unmarshal(root.appendJSON(make([]byte, 0, 2048)), &job); err != nil {
 		return spec.Job{}, fmt.Errorf("wire: a checked job does not fit its type: %w", err)
 	}
 	return job, nil
@@ -149,10 +154,16 @@ func (d *Decoder) nearestKey(r *rule, path, key string) string {
 			own = append(own, name)
 		}
 	}
+	if path == "" {
+		own = append(own, d.longAliases...)
+	}
 	slices.Sort(own)
 	if best := nearest(key, own); best != "" {
 		if s, ok := d.synonyms[best]; ok && r.index[best] == nil {
 			return s.Path
+		}
+		if a, ok := d.aliases[best]; ok && r.index[best] == nil {
+			return a.Path
 		}
 		return join(path, best)
 	}

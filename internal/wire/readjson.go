@@ -2,11 +2,14 @@ package wire
 
 import (
 	"bytes"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
+	"strconv"
+	"strings"
 	"unicode/utf8"
+
+	"github.com/go-json-experiment/json/jsontext"
 
 	"memplan/internal/fault"
 )
@@ -21,7 +24,7 @@ const (
 // jsonReader turns JSON text into nodes.
 type jsonReader struct {
 	data  []byte
-	dec   *json.Decoder
+	dec   *jsontext.Decoder
 	nodes int
 	seen  int // bytes before this one are counted in pos
 	pos   Position
@@ -34,13 +37,13 @@ func readJSON(data []byte, found *Invalid) (*node, error) {
 	if err := checkText(data); err != nil {
 		return nil, err
 	}
-	r := &jsonReader{data: data, dec: json.NewDecoder(bytes.NewReader(data)), pos: Position{1, 1}, found: found}
-	r.dec.UseNumber()
+	dec := jsontext.NewDecoder(bytes.NewReader(data), jsontext.AllowDuplicateNames(true))
+	r := &jsonReader{data: data, dec: dec, pos: Position{1, 1}, found: found}
 	n, err := r.value("", 0)
 	if err != nil {
 		return nil, r.explain(err)
 	}
-	if _, err := r.dec.Token(); !errors.Is(err, io.EOF) {
+	if _, err := dec.ReadToken(); !errors.Is(err, io.EOF) {
 		return nil, notOne(r.position(), "the end of the text after one JSON value")
 	}
 	return n, nil
@@ -72,21 +75,27 @@ func (e errLimit) Error() string { return string(e) }
 // explain places a syntax error.
 func (r *jsonReader) explain(err error) error {
 	var limit errLimit
-	var syntax *json.SyntaxError
+	var syntax *jsontext.SyntacticError
 	switch {
 	case errors.As(err, &limit):
 		return notOne(r.position(), string(limit))
 	case errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF):
-		return notOne(r.position(), "a complete JSON value: the text ends before it does")
+		return notOne(r.place(len(r.data)), "a complete JSON value: the text ends before it does")
 	case errors.As(err, &syntax):
-		return notOne(r.position(), "JSON: "+syntax.Error())
+		return notOne(r.place(int(syntax.ByteOffset)), "JSON: "+syntax.Err.Error())
 	}
-	return notOne(r.position(), "JSON: "+err.Error())
+	return notOne(r.position(), "JSON: "+strings.TrimPrefix(err.Error(), "jsontext: "))
 }
 
-// position is the line and column reading has come to.
-func (r *jsonReader) position() Position {
-	end := min(int(r.dec.InputOffset()), len(r.data))
+// position is the line and column of the token last read: of its first letter
+// where it stands on one line, as all but objects and lists do.
+func (r *jsonReader) position() Position { return r.place(int(r.dec.InputOffset())) }
+
+// place is the line and column of a byte after all those asked for before.
+func (r *jsonReader) place(end int) Position {
+	if end < r.seen || end > len(r.data) {
+		return r.pos
+	}
 	gap := r.data[r.seen:end]
 	if lines := bytes.Count(gap, []byte("\n")); lines > 0 {
 		r.pos.Line += lines
@@ -100,42 +109,44 @@ func (r *jsonReader) position() Position {
 
 // value reads the next value, which stands at path.
 func (r *jsonReader) value(path string, depth int) (*node, error) {
-	token, err := r.dec.Token()
+	token, err := r.dec.ReadToken()
 	if err != nil {
 		return nil, err
 	}
 	if r.nodes++; depth > maxDepth || r.nodes > maxNodes {
 		return nil, errLimit(fmt.Sprintf("at most %d levels and %d values", maxDepth, maxNodes))
 	}
-	n := &node{pos: r.position()}
-	switch t := token.(type) {
-	case nil:
+	n := &node{}
+	switch token.Kind() {
+	case 'n':
 		n.kind, n.text = null, "null"
-	case bool:
-		n.kind, n.text = boolean, fmt.Sprint(t)
-	case json.Number:
-		n.kind, n.text = number, string(t)
-	case string:
-		n.kind, n.text = text, t
-	case json.Delim:
-		if t == '{' {
-			return n, r.object(n, path, depth)
-		}
+	case 't', 'f':
+		n.kind, n.text = boolean, strconv.FormatBool(token.Bool())
+	case '0':
+		n.kind, n.text = number, token.String()
+	case '"':
+		n.kind, n.text = text, token.String()
+	}
+	n.pos = r.position()
+	switch token.Kind() {
+	case '[':
 		return n, r.list(n, path, depth)
+	case '{':
+		return n, r.object(n, path, depth)
 	}
 	return n, nil
 }
 
 func (r *jsonReader) list(n *node, path string, depth int) error {
 	n.kind = list
-	for i := 0; r.dec.More(); i++ {
-		x, err := r.value(fmt.Sprintf("%s[%d]", path, i), depth+1)
+	for i := 0; r.dec.PeekKind() != ']'; i++ {
+		x, err := r.value(path+"["+strconv.Itoa(i)+"]", depth+1)
 		if err != nil {
 			return err
 		}
 		n.items = append(n.items, x)
 	}
-	_, err := r.dec.Token()
+	_, err := r.dec.ReadToken()
 	return err
 }
 
@@ -143,12 +154,12 @@ func (r *jsonReader) object(n *node, path string, depth int) error {
 	n.kind = object
 	n.members = make([]member, 0, 8)
 	keys := keySet{}
-	for r.dec.More() {
-		token, err := r.dec.Token()
+	for r.dec.PeekKind() != '}' {
+		token, err := r.dec.ReadToken()
 		if err != nil {
 			return err
 		}
-		key, pos := token.(string), r.position()
+		key, pos := token.String(), r.position()
 		value, err := r.value(join(path, key), depth+1)
 		if err != nil {
 			return err
@@ -159,7 +170,7 @@ func (r *jsonReader) object(n *node, path string, depth int) error {
 		}
 		n.members = append(n.members, member{key, pos, value})
 	}
-	_, err := r.dec.Token()
+	_, err := r.dec.ReadToken()
 	return err
 }
 

@@ -110,14 +110,38 @@ func annotate(r *rule, path string) {
 			annotate(f.rule, join(path, f.name))
 		}
 	}
-	if r.by[list] != nil && r.by[list].items != nil && r.by[list].items.ref != "" {
-		annotate(r.by[list].items, path+"[]")
+	if reader := r.by[list]; reader != nil && reader.items != nil && !reader.items.free {
+		annotate(reader.items, path+"[]")
 	}
 }
 
-// largestCount bounds whole numbers, so that the engine's products of a few of
-// them stay exact: parameters to 10^15, everything else to 10^9.
+// limits bound the whole numbers that the engine multiplies with each other,
+// so that its products stay exact.
+var limits = map[string]float64{
+	"training.micro_batch_size":        1e6,
+	"training.sequence_length":         1e8,
+	"training.image_size[]":            1e5,
+	"training.latent_shape[]":          1e5,
+	"training.channels":                1e5,
+	"training.num_frames":              1e6,
+	"parallelism.data":                 1e6,
+	"parallelism.replicate":            1e6,
+	"parallelism.tensor":               1e4,
+	"parallelism.pipeline":             1e4,
+	"parallelism.context":              1e4,
+	"parallelism.expert":               1e5,
+	"parallelism.expert_tensor":        1e4,
+	"parallelism.gpus_per_node":        1e4,
+	"target.count":                     1e6,
+	"training.decoder_sequence_length": 1e8,
+}
+
+// largestCount bounds the whole number at a path: the counts of parameters to
+// 10^15, and what has no limit of its own to 10^9.
 func largestCount(path string) float64 {
+	if limit, ok := limits[path]; ok {
+		return limit
+	}
 	if strings.HasSuffix(path, "parameters") {
 		return 1e15
 	}

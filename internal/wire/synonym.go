@@ -90,7 +90,7 @@ func (c *check) translate(root *node, path string, s Synonym, value *node) {
 		value = &node{kind: text, text: meant, pos: value.pos}
 	}
 	if s.Method != "" {
-		c.imply(root, s.Method, value.pos)
+		c.implied = &node{kind: text, text: s.Method, pos: value.pos}
 	}
 	c.place(root, path, s.Path, value)
 }
@@ -103,11 +103,14 @@ func (s Synonym) values() string {
 	return "0, 1, 2 or 3"
 }
 
-// imply sets the method that a synonym stands for, unless one is given.
-func (c *check) imply(root *node, method string, pos Position) {
+// method sets the training method that a synonym implied, unless one is given.
+func (c *check) method(root *node) {
+	if c.implied == nil {
+		return
+	}
 	training := section(root, "training")
 	if training.kind == object && training.get("method") == nil {
-		training.set("method", &node{kind: text, text: method, pos: pos})
+		training.set("method", c.implied)
 	}
 }
 
@@ -138,7 +141,12 @@ func (c *check) place(root *node, from, path string, value *node) {
 		parent.set(last, value)
 		return
 	}
-	if !r.index[last].sameMeaning(there, value) {
+	r = r.index[last]
+	if there.kind == object && value.kind <= text && r.short != "" && there.get(r.short) == nil {
+		there.set(r.short, value)
+		return
+	}
+	if !r.sameMeaning(there, value) {
 		c.wrong(from, value, fmt.Sprintf("the value of %s, which is %s, or only one of the two keys", path, there.describe()), "")
 	}
 }
