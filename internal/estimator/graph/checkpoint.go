@@ -61,7 +61,7 @@ func (m *Machine) recompute(r *region) {
 	oldGrad, oldRegion, oldPass, oldCast, oldModule := m.noGrad, m.region, m.pass, m.autocast, m.module
 	depth, temps := m.depth, len(m.temps)
 	r.recomputing = true
-	m.noGrad, m.region, m.pass = false, r, Recompute
+	m.noGrad, m.region, m.pass = false, r, Recomputing
 	m.openCasts()
 	m.autocast.on, m.autocast.dtype, m.autocast.depth = r.autocast.on, r.autocast.dtype, 1
 	func() {
@@ -194,7 +194,7 @@ func (m *Machine) replay(mod *Module, fn func(f *Frame, in ...*Tensor) []*Tensor
 		}
 		detached[i] = d
 	}
-	m.noGrad, m.pass = false, Recompute
+	m.noGrad, m.pass = false, Recomputing
 	m.openCasts()
 	m.autocast.on, m.autocast.dtype, m.autocast.depth = cast.on, cast.dtype, 1
 	g := m.push(mod)

@@ -85,6 +85,9 @@ func (f *Frame) Drop(ts ...*Tensor) { f.consume(ts...) }
 // Call runs a module's forward on its inputs, which stay alive until it
 // returns. The results are temporaries.
 func (f *Frame) Call(mod *Module, in ...*Tensor) []*Tensor {
+	if mod.Recompute != KeepAll && f.pass == Forward {
+		return f.Checkpoint(mod.Recompute == Reentrant, mod, in...)
+	}
 	return f.invoke(mod, mod.Forward, in)
 }
 
@@ -208,9 +211,6 @@ func (f *Frame) Own(t *Tensor) *Tensor {
 	return f.alias(t)
 }
 
-// Keep takes one more reference to t for the caller, who gives it back with
-// Forget.
-func (f *Frame) Keep(t *Tensor) *Tensor { return f.alias(t) }
-
-// Forget gives back a reference taken by Own or Keep.
-func (f *Frame) Forget(t *Tensor) { f.release(t) }
+// Give turns a reference taken by Own, Keep or Make into a temporary of the
+// frame.
+func (f *Frame) Give(t *Tensor) *Tensor { return f.produce(t) }

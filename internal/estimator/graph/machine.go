@@ -1,6 +1,8 @@
 package graph
 
 import (
+	"slices"
+
 	"memplan/internal/estimator/allocator"
 	"memplan/internal/estimator/spec"
 )
@@ -22,7 +24,8 @@ type Machine struct {
 
 	events   []allocator.Event
 	storages []storage
-	made     []Origin // what made each storage, for the answer's explanation
+	byBlock  map[int32]storageID // storages whose block was renamed
+	made     []Origin            // what made each storage, for the answer's explanation
 
 	temps   []*Tensor // unnamed results of expressions, not yet consumed
 	frames  []*Frame
@@ -59,13 +62,13 @@ type Pass uint8
 // The passes.
 const (
 	Forward Pass = iota
-	Recompute
+	Recomputing
 	Backward
 )
 
 // NewMachine returns an empty card.
 func NewMachine(v spec.Versions, d Device) *Machine {
-	return &Machine{Versions: v, Device: d, cat: Temporaries, paths: []string{""}, rule: noRule}
+	return &Machine{Versions: v, Device: d, cat: Temporaries, byBlock: map[int32]storageID{}, paths: []string{""}, rule: noRule}
 }
 
 // Events hands over the events recorded since the last call.
@@ -112,7 +115,7 @@ func (m *Machine) allocLike(t *Tensor, d DType) *Tensor {
 
 func (m *Machine) allocStorage(bytes int64, cat Category) storageID {
 	id := storageID(len(m.storages))
-	m.storages = append(m.storages, storage{bytes: bytes, refs: 1, cat: cat})
+	m.storages = append(m.storages, storage{bytes: bytes, refs: 1, cat: cat, block: id})
 	m.made = append(m.made, Origin{Module: m.module, Rule: m.rule})
 	m.events = append(m.events, allocator.Event{Kind: allocator.Alloc, Block: id, Bytes: bytes, Category: uint8(cat)})
 	return id
@@ -134,7 +137,7 @@ func (m *Machine) releaseStorage(id storageID) {
 	s := &m.storages[id]
 	s.refs--
 	if s.refs == 0 {
-		m.events = append(m.events, allocator.Event{Kind: allocator.Free, Block: id})
+		m.events = append(m.events, allocator.Event{Kind: allocator.Free, Block: s.block})
 	} else if s.refs < 0 {
 		panic("graph: storage of " + m.Describe(id) + " released twice")
 	}
@@ -144,7 +147,7 @@ func (m *Machine) releaseStorage(id storageID) {
 func (m *Machine) recat(id storageID, c Category) {
 	if s := &m.storages[id]; s.cat != c {
 		s.cat = c
-		m.events = append(m.events, allocator.Event{Kind: allocator.Recat, Block: id, Category: uint8(c)})
+		m.events = append(m.events, allocator.Event{Kind: allocator.Recat, Block: s.block, Category: uint8(c)})
 	}
 }
 
@@ -176,4 +179,95 @@ func (m *Machine) alias(t *Tensor) *Tensor {
 	r.temp = false
 	m.retain(t)
 	return r
+}
+
+// Make allocates a tensor for r in category c, owned by the caller until it
+// gives it to Forget: optimizer state, buckets, temporaries of a step.
+func (m *Machine) Make(r *Rule, c Category, d DType, shape Dims) *Tensor {
+	m.rule = r
+	old := m.cat
+	m.cat = c
+	t := m.alloc(shape, d)
+	m.cat = old
+	return t
+}
+
+// Forget gives back a reference taken by Make, Own or Keep.
+func (m *Machine) Forget(t *Tensor) { m.release(t) }
+
+// Keep takes one more reference to t for the caller, who gives it back with
+// Forget.
+func (m *Machine) Keep(t *Tensor) *Tensor { return m.alias(t) }
+
+// Scratch takes bytes and gives them back at once: the workspace of a kernel.
+func (m *Machine) Scratch(r *Rule, c Category, bytes int64) {
+	m.rule = r
+	m.scratch(bytes, c)
+}
+
+// InModule names the module that allocates from now on; nil is none.
+func (m *Machine) InModule(x *Module) {
+	m.module = 0
+	if x != nil {
+		m.module = x.index
+	}
+}
+
+// Repeatable finds what a stretch of events replaces: the storages from before
+// it that it frees, paired with those of equal size it leaves behind. It
+// returns false when the two do not pair up, so that running the events again
+// would not leave the same state.
+func (m *Machine) Repeatable(events []allocator.Event) ([]allocator.Carry, bool) {
+	fresh := map[int32]bool{}
+	var gone []int32
+	for _, e := range events {
+		switch e.Kind {
+		case allocator.Alloc:
+			fresh[e.Block] = true
+		case allocator.Free:
+			if fresh[e.Block] {
+				delete(fresh, e.Block)
+			} else {
+				gone = append(gone, e.Block)
+			}
+		}
+	}
+	left := make([]int32, 0, len(fresh))
+	for b := range fresh {
+		left = append(left, b)
+	}
+	if len(left) != len(gone) {
+		return nil, false
+	}
+	slices.Sort(left)
+	slices.Sort(gone)
+	carry := make([]allocator.Carry, len(left))
+	for i := range left {
+		if m.bytesOf(left[i]) != m.bytesOf(gone[i]) {
+			return nil, false
+		}
+		carry[i] = allocator.Carry{From: left[i], To: gone[i]}
+	}
+	return carry, true
+}
+
+// Rename makes later events call storages by the names carry gives them.
+func (m *Machine) Rename(carry []allocator.Carry) {
+	for _, c := range carry {
+		i := m.byBlock[c.From]
+		if _, renamed := m.byBlock[c.From]; !renamed {
+			i = c.From
+		}
+		delete(m.byBlock, c.From)
+		m.storages[i].block = c.To
+		m.byBlock[c.To] = i
+		m.made[c.To] = m.made[c.From]
+	}
+}
+
+func (m *Machine) bytesOf(block int32) int64 {
+	if i, ok := m.byBlock[block]; ok {
+		return m.storages[i].bytes
+	}
+	return m.storages[block].bytes
 }

@@ -6,18 +6,28 @@ import "memplan/internal/units"
 // be rewritten before the run (an adapter replaces a linear's forward), so that
 // model programs never know about adapters, quantisation or tensor parallelism.
 type Module struct {
-	Class    string // LlamaMLP
-	Name     string // mlp
-	Path     string // model.layers.0.mlp
-	Params   []*Param
-	Buffers  []*Param
-	Children []*Module
-	Forward  func(f *Frame, in ...*Tensor) []*Tensor
-	// Training is false for a module put into eval mode.
-	Eval bool
+	Class     string // LlamaMLP
+	Name      string // mlp
+	Path      string // model.layers.0.mlp
+	Params    []*Param
+	Buffers   []*Param
+	Children  []*Module
+	Forward   func(f *Frame, in ...*Tensor) []*Tensor
+	Eval      bool      // module.eval() was called
+	Recompute Recompute // calls go through torch.utils.checkpoint
 
 	index int32
 }
+
+// Recompute says how a module's calls are checkpointed.
+type Recompute uint8
+
+// The ways of checkpointing.
+const (
+	KeepAll Recompute = iota
+	NonReentrant
+	Reentrant
+)
 
 // Param is a parameter or buffer of a module: a leaf with a storage.
 type Param struct {

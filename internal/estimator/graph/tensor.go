@@ -164,6 +164,7 @@ type storageID = int32
 type storage struct {
 	bytes int64
 	refs  int32
+	block int32 // its name in the events
 	cat   Category
 }
 

@@ -45,7 +45,7 @@ type Attention struct {
 
 // Network is a built model.
 type Network struct {
-	Root   *graph.Module
+	Root *graph.Module
 	// Blocks are the repeated layers, the unit of checkpointing and sharding.
 	Blocks []*graph.Module
 	// Forward runs the model with its loss.

@@ -1,0 +1,250 @@
+package estimator
+
+import (
+	"strconv"
+
+	"memplan/internal/estimator/spec"
+	"memplan/internal/fault"
+)
+
+// newest are the library versions an unversioned job is taken to run: the
+// newest whose behaviour the engine was checked against.
+var newest = map[string]string{
+	"torch": "2.15.0", "transformers": "5.24.0", "peft": "0.21.2", "accelerate": "1.15.0", "bitsandbytes": "0.50.2",
+}
+
+// resolver fills unset fields and writes down which.
+type resolver struct {
+	job         spec.Job
+	assumptions []Assumption
+	fields      fault.Fields
+}
+
+// Resolve fills every unset field of the job from its trainer and library
+// versions, and lists what it filled, the deciding assumptions first. It fails
+// with fault.Fields naming every setting that contradicts another.
+func Resolve(job spec.Job) (spec.Job, []Assumption, error) {
+	r := resolver{job: job}
+	r.runtime()
+	r.precision()
+	r.optimizer()
+	r.batch()
+	r.activations()
+	r.adapter()
+	r.parallelism()
+	r.contradictions()
+	return r.job, r.ordered(), r.fields.Err()
+}
+
+// fill sets an unset field and writes it down.
+func fill[T comparable](r *resolver, field *T, path string, value T, decides bool, why string) {
+	var unset T
+	if *field != unset || value == unset {
+		return
+	}
+	*field = value
+	r.assume(path, value, decides, why)
+}
+
+func (r *resolver) assume(path string, value any, decides bool, why string) {
+	r.assumptions = append(r.assumptions, Assumption{Path: path, Value: value, Why: why, Decides: decides})
+}
+
+// ordered puts the deciding assumptions first and keeps the order otherwise.
+func (r *resolver) ordered() []Assumption {
+	sorted := make([]Assumption, 0, len(r.assumptions))
+	for _, decides := range []bool{true, false} {
+		for _, a := range r.assumptions {
+			if a.Decides == decides {
+				sorted = append(sorted, a)
+			}
+		}
+	}
+	return sorted
+}
+
+func (r *resolver) runtime() {
+	j := &r.job
+	fill(r, &j.Version, "version", 1, false, "the only version")
+	fill(r, &j.Model.Implementation, "model.implementation", "hf", false, "the most used code for these models")
+	fill(r, &j.Runtime.Framework, "runtime.framework", "pytorch", false, "the default")
+	fill(r, &j.Runtime.Trainer, "runtime.trainer", "hf", false, "the default")
+	fill(r, &j.Runtime.FrameworkVersion, "runtime.framework_version", newest["torch"], false, "the newest known")
+	libraries := map[string]string{}
+	for name, version := range j.Runtime.LibraryVersions {
+		libraries[name] = version
+	}
+	for _, name := range []string{"transformers", "peft", "accelerate", "bitsandbytes"} {
+		if libraries[name] == "" {
+			libraries[name] = r.companion(name)
+			if name == "transformers" {
+				r.assume("runtime.library_versions."+name, libraries[name], false, "the one current beside this torch")
+			}
+		}
+	}
+	j.Runtime.LibraryVersions = libraries
+	fill(r, &j.Runtime.Allocator.Backend, "runtime.allocator.backend", "native", false, "torch's default")
+}
+
+// companion is the version of a library that was current beside the job's
+// torch.
+func (r *resolver) companion(name string) string {
+	if r.torch().AtLeast(spec.Version{2, 9}) {
+		return newest[name]
+	}
+	switch name {
+	case "transformers":
+		return "4.49.0"
+	case "bitsandbytes":
+		return "0.45.3"
+	}
+	return newest[name]
+}
+
+func (r *resolver) torch() spec.Version { return spec.ParseVersion(r.job.Runtime.FrameworkVersion) }
+
+func (r *resolver) transformers() spec.Version {
+	return spec.ParseVersion(r.job.Runtime.LibraryVersions["transformers"])
+}
+
+func (r *resolver) precision() {
+	t := &r.job.Training
+	fill(r, &t.Method, "training.method", "full", true, "the default")
+	fill(r, &t.Precision, "training.precision", spec.PrecisionBF16Mixed, true, "the usual choice on cards that have bf16")
+	weights := spec.FP32
+	why := "mixed precision trains fp32 weights unless the loader was told otherwise"
+	if d := t.Precision.Pure(); d != "" {
+		weights, why = d, "everything is in the precision's type"
+	} else if t.Method != "full" {
+		weights, why = t.Precision.Mixed(), "a frozen base is usually loaded in the compute type"
+	}
+	fill(r, &t.WeightsDType, "training.weights_dtype", weights, true, why)
+}
+
+func (r *resolver) optimizer() {
+	o := &r.job.Training.Optimizer
+	hf := r.job.Runtime.Trainer == "hf"
+	fill(r, &o.Name, "training.optimizer.name", "adamw", false, "the default")
+	library := "torch"
+	switch {
+	case o.StateBits == 8 || o.Paged:
+		library = "bitsandbytes"
+	case o.Name == "adafactor":
+		library = "transformers"
+	}
+	fill(r, &o.Library, "training.optimizer.library", library, false, "the usual implementation")
+	fill(r, &o.StateBits, "training.optimizer.state_bits", 32, false, "the default")
+	if o.Library != "torch" {
+		return
+	}
+	implementation, why := "foreach", "torch's default on CUDA"
+	if hf && o.Name == "adamw" && r.transformers().AtLeast(spec.Version{5}) {
+		implementation, why = "fused", "the Trainer's default since transformers 5"
+	}
+	if o.Name == "adafactor" {
+		implementation, why = "for-loop", "torch's default for Adafactor"
+	}
+	fill(r, &o.Implementation, "training.optimizer.implementation", implementation, false, why)
+}
+
+func (r *resolver) batch() {
+	t := &r.job.Training
+	micro := 1
+	if r.job.Runtime.Trainer == "hf" || r.job.Runtime.Trainer == "trl" {
+		micro = 8
+	}
+	fill(r, &t.MicroBatchSize, "training.micro_batch_size", micro, true, "the trainer's default")
+	fill(r, &t.SequenceLength, "training.sequence_length", r.defaultLength(), true, "a common choice")
+	fill(r, &t.GradAccumSteps, "training.gradient_accumulation_steps", 1, false, "the default")
+	fill(r, &t.Padding, "training.padding", "none", true, "no attention mask is passed")
+	fill(r, &t.Packing, "training.packing", "none", false, "the default")
+	fill(r, &t.Objective, "training.objective", "sft", false, "the default")
+}
+
+// defaultLength is 2048 tokens, or as many as the model has positions for.
+func (r *resolver) defaultLength() int {
+	for _, key := range []string{"max_position_embeddings", "n_positions"} {
+		if n, ok := r.job.Model.Config[key].(float64); ok && n >= 1 && n < 2048 {
+			return int(n)
+		}
+	}
+	return 2048
+}
+
+func (r *resolver) activations() {
+	t := &r.job.Training
+	fill(r, &t.Checkpointing.Mode, "training.activation_checkpointing", "none", true, "the default")
+	if t.Checkpointing.Mode == "full" && t.Checkpointing.Reentrant == nil {
+		reentrant := r.transformers().Before(spec.Version{5})
+		t.Checkpointing.Reentrant = &reentrant
+		r.assume("training.activation_checkpointing.reentrant", reentrant, false, "the default of this transformers")
+	}
+	fill(r, &t.Attention.Kernel, "training.attention", "sdpa", true, "the default of transformers")
+	fill(r, &t.Loss.Kind, "training.loss", "default", true, "the model's own loss, logits in fp32")
+	fill(r, &t.ZeroGradAt, "training.zero_grad_position", "after_step", false, "the default")
+	on := true
+	for _, s := range []struct {
+		field **bool
+		path  string
+	}{
+		{&t.GradClipping, "training.gradient_clipping"},
+		{&t.ZeroGradToNone, "training.zero_grad_set_to_none"},
+		{&t.OptimizerStep, "training.optimizer_step"},
+	} {
+		if *s.field == nil {
+			*s.field = &on
+			r.assume(s.path, true, false, "the default")
+		}
+	}
+	if r.job.Runtime.Trainer == "plain" && r.job.Runtime.HoldsOutputs == spec.Auto {
+		r.job.Runtime.HoldsOutputs = spec.On
+		r.assume("runtime.holds_outputs", true, true, "a loop that assigns outputs = model(...) keeps them until the next assignment")
+	}
+}
+
+func (r *resolver) adapter() {
+	t := &r.job.Training
+	if t.Method != "lora" && t.Method != "dora" {
+		return
+	}
+	var a spec.Adapter
+	if t.Adapter != nil {
+		a = *t.Adapter
+	}
+	fill(r, &a.Rank, "training.adapter.rank", 8, false, "PEFT's default")
+	fill(r, &a.Alpha, "training.adapter.alpha", 8, false, "PEFT's default")
+	fill(r, &a.DType, "training.adapter.dtype", spec.FP32, true, "PEFT casts adapters to fp32")
+	t.Adapter = &a
+}
+
+func (r *resolver) parallelism() {
+	p := &r.job.Parallelism
+	for _, s := range []struct {
+		field *int
+		path  string
+	}{{&p.Tensor, "tensor"}, {&p.Pipeline, "pipeline"}, {&p.Context, "context"}} {
+		fill(r, s.field, "parallelism."+s.path, 1, false, "the default")
+	}
+	rest := 1
+	if n := p.Tensor * p.Pipeline * p.Context; r.job.Target.Count > 0 && r.job.Target.Count%n == 0 {
+		rest = r.job.Target.Count / n
+	}
+	fill(r, &p.Data, "parallelism.data", rest, false, "the ranks the other dimensions leave")
+	sharding := "none"
+	if p.Data > 1 {
+		sharding = "ddp"
+	}
+	fill(r, &p.Sharding, "parallelism.sharding", sharding, p.Data > 1, "data parallelism without sharding")
+	fill(r, &r.job.Target.Count, "target.count", p.Ranks(), false, "the product of the parallel dimensions")
+}
+
+// contradictions reports settings that cannot hold together.
+func (r *resolver) contradictions() {
+	j := &r.job
+	if n := j.Parallelism.Ranks(); n != j.Target.Count {
+		r.fields.Add("target.count", j.Target.Count, "data × tensor × pipeline × context, which is "+strconv.Itoa(n), strconv.Itoa(n))
+	}
+	if d := j.Training.Precision.Pure(); d != "" && d != j.Training.WeightsDType {
+		r.fields.Add("training.weights_dtype", string(j.Training.WeightsDType), "the type of precision "+string(j.Training.Precision), string(d))
+	}
+}

@@ -1,0 +1,38 @@
+package step
+
+import (
+	"memplan/internal/estimator/graph"
+	"memplan/internal/estimator/model"
+	"memplan/internal/estimator/spec"
+)
+
+// buildOf is what a resolved job tells the model's builder.
+func buildOf(job spec.Job, v spec.Versions) model.Build {
+	t := &job.Training
+	return model.Build{
+		Versions:  v,
+		DType:     DTypeOf(t.WeightsDType),
+		Attention: model.Attention{Kernel: t.Attention.Kernel, Backend: t.Attention.Backend},
+		// A plain loop leaves the config's use_cache, which checkpointing
+		// turns off; the Trainer turns it off itself.
+		UseCache: job.Runtime.Trainer == "plain" && (t.Checkpointing.Mode == "none" || t.Checkpointing.Mode == ""),
+	}
+}
+
+// checkpoint marks the blocks whose activations are recomputed.
+func checkpoint(r *Run) {
+	c := &r.Job.Training.Checkpointing
+	if c.Mode != "full" {
+		return
+	}
+	kind := graph.NonReentrant
+	if c.Reentrant != nil && *c.Reentrant {
+		kind = graph.Reentrant
+	}
+	every := max(1, c.Every)
+	for i, b := range r.Net.Blocks {
+		if i%every == 0 {
+			b.Recompute = kind
+		}
+	}
+}

@@ -1,0 +1,204 @@
+package step
+
+import (
+	"memplan/internal/estimator/allocator"
+	"memplan/internal/estimator/graph"
+	"memplan/internal/estimator/model"
+	"memplan/internal/estimator/spec"
+	"memplan/internal/fault"
+)
+
+// Phase is a stretch of the run that has a peak of its own.
+type Phase int32
+
+// The phases every run has.
+const (
+	Load Phase = iota
+	FirstStep
+	SteadyStep
+)
+
+var phaseNames = [...]string{"load", "first_step", "steady_step"}
+
+// String is the phase's public name.
+func (p Phase) String() string { return phaseNames[p] }
+
+// Part is a stretch of a step.
+type Part int32
+
+// The parts of a step; Whole is a phase without parts.
+const (
+	Whole Part = iota
+	ForwardPart
+	LossPart
+	BackwardPart
+	OptimizerPart
+)
+
+var partNames = [...]string{"", "forward", "loss", "backward", "optimizer"}
+
+// String is the part's public name.
+func (p Part) String() string { return partNames[p] }
+
+// markBase separates phase and part in a mark's code.
+const markBase = 16
+
+// MarkCode is the code of the mark that ends a part of a phase.
+func MarkCode(ph Phase, pt Part) int32 { return int32(ph)*markBase + int32(pt) }
+
+// ReadMark takes a mark's code apart.
+func ReadMark(code int32) (Phase, Part) { return Phase(code / markBase), Part(code % markBase) }
+
+// steadySteps is how many steady steps are run at most; the allocator stops
+// earlier when its state repeats.
+const steadySteps = 3
+
+// Plan is a job as a program for the allocator, with what is needed to explain
+// its events.
+type Plan struct {
+	Program   allocator.Program
+	Machine   *graph.Machine
+	Network   *model.Network
+	Total     int64 // parameters of the model as published, adapters left out
+	Trainable int64
+}
+
+// Compile runs the job symbolically on a card. The job must be resolved, its
+// model given by a config. It fails with fault.Fields where the config is
+// wrong or a setting is not known to the engine.
+func Compile(job spec.Job, device graph.Device) (*Plan, error) {
+	r, err := newRun(job, device)
+	if err != nil {
+		return nil, err
+	}
+	r.load()
+	r.step(FirstStep)
+	r.step(SteadyStep)
+	plan := &Plan{Program: r.program, Machine: r.M, Network: r.Net, Total: r.total}
+	for _, p := range r.Params {
+		plan.Trainable += p.Numel()
+	}
+	return plan, nil
+}
+
+// Run is one rank's training run while it is written down. Trainers,
+// optimizers and hooks work on it.
+type Run struct {
+	Job   *spec.Job
+	M     *graph.Machine
+	Net   *model.Network
+	Loop  *graph.Frame // the training script's frame; its names outlive a step
+	Batch model.Batch  // of the micro batch in flight
+	// Params are the trained parameters in the order the optimizer was given
+	// them.
+	Params    []*graph.Param
+	Outputs   model.Outputs // held by the loop from one micro batch to the next
+	Optimizer Stepper
+
+	trainer trainer
+	phase   Phase
+	total   int64
+	program allocator.Program
+	parts   []allocator.Part
+}
+
+func newRun(job spec.Job, device graph.Device) (*Run, error) {
+	r := &Run{Job: &job, M: graph.NewMachine(versionsOf(job.Runtime), device)}
+	var fields fault.Fields
+	t, ok := trainers()[job.Runtime.Trainer]
+	if !ok {
+		fields.Add("runtime.trainer", job.Runtime.Trainer, "one of "+names(trainers()), "plain")
+	}
+	family, err := model.Of(job.Model.Config)
+	fields = append(fields, fault.FieldsOf(err)...)
+	if len(fields) > 0 {
+		return nil, fields
+	}
+	if err := r.build(family); err != nil {
+		return nil, err
+	}
+	r.trainer = t()
+	r.Optimizer, err = newOptimizer(r)
+	return r, err
+}
+
+// build makes the module tree and rewrites it as the job asks.
+func (r *Run) build(family *model.Family) error {
+	net, err := family.New(*model.Read(r.Job.Model.Config), buildOf(*r.Job, r.M.Versions))
+	if err != nil {
+		return err
+	}
+	r.Net = net
+	for _, p := range net.Root.Parameters() {
+		r.total += p.Numel()
+	}
+	if err := adapt(r, family); err != nil {
+		return err
+	}
+	net.Root.Named("")
+	checkpoint(r)
+	for _, p := range net.Root.Parameters() {
+		if p.Trained {
+			r.Params = append(r.Params, p)
+		}
+	}
+	return nil
+}
+
+// load moves the model to the card.
+func (r *Run) load() {
+	r.M.ToDevice(r.Net.Root)
+	r.Mark(Load, Whole)
+	r.program = append(r.program, allocator.Part{Label: int32(Load), Events: r.M.Events()})
+	r.Loop = r.M.Open()
+	r.trainer.begin(r)
+}
+
+// step writes down one optimizer step. Micro batches between the first and the
+// last are alike and are written down once.
+func (r *Run) step(ph Phase) {
+	r.phase = ph
+	r.parts = nil
+	n := max(1, r.Job.Training.GradAccumSteps)
+	for i := 0; i < n; i++ {
+		r.trainer.micro(r, i, n)
+		middle := i > 0 && i < n-1
+		events := r.M.Events()
+		repeat := 1
+		if middle && n-1-i > 1 {
+			if carry, ok := r.M.Repeatable(events); ok {
+				repeat = n - 1 - i
+				r.add(events, repeat, carry)
+				i += repeat - 1
+				continue
+			}
+		}
+		r.add(events, repeat, nil)
+	}
+	r.trainer.finish(r)
+	r.add(r.M.Events(), 1, nil)
+	part := allocator.Part{Label: int32(ph), Parts: r.parts}
+	if ph == SteadyStep {
+		var all []allocator.Event
+		for _, p := range r.parts {
+			all = append(all, p.Events...)
+		}
+		if carry, ok := r.M.Repeatable(all); ok {
+			part.Repeat, part.Carry = steadySteps, carry
+		}
+	}
+	r.program = append(r.program, part)
+}
+
+func (r *Run) add(events []allocator.Event, repeat int, carry []allocator.Carry) {
+	r.parts = append(r.parts, allocator.Part{Label: int32(r.phase), Events: events, Repeat: repeat, Carry: carry})
+	if carry != nil {
+		r.M.Rename(carry)
+	}
+}
+
+// Mark ends a part of a phase.
+func (r *Run) Mark(ph Phase, pt Part) { r.M.Mark(MarkCode(ph, pt)) }
+
+// End ends a part of the step in hand.
+func (r *Run) End(pt Part) { r.Mark(r.phase, pt) }

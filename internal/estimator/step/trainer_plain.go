@@ -1,0 +1,123 @@
+package step
+
+import (
+	"memplan/internal/estimator/graph"
+	"memplan/internal/estimator/model"
+	"memplan/internal/estimator/spec"
+)
+
+// plainLoop is a training loop written by hand: batch to the card, forward
+// under autocast if mixed, backward, clip, step, zero.
+type plainLoop struct {
+	holds bool // the names outputs and loss live on into the next iteration
+}
+
+func (p *plainLoop) begin(r *Run) { p.holds = r.Job.Runtime.HoldsOutputs != spec.Off }
+
+func (p *plainLoop) micro(r *Run, i, n int) {
+	t := &r.Job.Training
+	r.moveBatch()
+	if t.ZeroGradAt == "before_forward" && i == 0 {
+		r.zeroGrad()
+	}
+	loss := r.forward(n)
+	if !p.holds {
+		r.Outputs.Release(r.Loop)
+	}
+	r.End(ForwardPart)
+	if t.ZeroGradAt == "between_forward_and_backward" && i == 0 {
+		r.zeroGrad()
+	}
+	r.backward(loss)
+	r.End(BackwardPart)
+	if !p.holds {
+		r.Loop.Del("loss")
+	}
+}
+
+// forward runs the model and its loss, and names the results as a loop does.
+func (r *Run) forward(n int) *graph.Tensor {
+	f := r.Loop
+	var out model.Outputs
+	run := func() { out = r.Net.Forward(f, r.Batch) }
+	if d := r.Job.Training.Precision.Mixed(); d != "" {
+		f.Autocast(DTypeOf(d), run)
+	} else {
+		run()
+	}
+	loss := f.Let("loss", f.Give(f.Keep(out.Loss))) // outputs.loss holds it too
+	r.Outputs.Release(f)
+	r.Outputs = out
+	if n > 1 {
+		loss = f.Let("loss", f.MulScalar(loss))
+	}
+	return loss
+}
+
+// backward is loss.backward(), through the gradient scaler if there is one.
+func (r *Run) backward(loss *graph.Tensor) {
+	if r.scaling() {
+		scaled := r.Loop.Let("scaled", r.Loop.MulScalar(loss))
+		r.M.Backward(scaled, nil)
+		r.Loop.Del("scaled")
+		return
+	}
+	r.M.Backward(loss, nil)
+}
+
+// scaling reports whether a GradScaler is on.
+func (r *Run) scaling() bool {
+	switch r.Job.Training.GradScaler {
+	case spec.On:
+		return true
+	case spec.Off:
+		return false
+	}
+	return r.Job.Training.Precision == spec.PrecisionFP16Mixed
+}
+
+func (p *plainLoop) finish(r *Run) {
+	t := &r.Job.Training
+	if enabled(t.OptimizerStep) {
+		if enabled(t.GradClipping) {
+			clipGradNorm(r)
+		}
+		r.Optimizer.Step(r)
+	}
+	if t.ZeroGradAt == "after_step" || t.ZeroGradAt == "" {
+		r.zeroGrad()
+	}
+	r.End(OptimizerPart)
+}
+
+// moveBatch copies a batch to the card; the one before dies when the name is
+// bound again.
+func (r *Run) moveBatch() {
+	f, t := r.Loop, &r.Job.Training
+	b, s := int64(t.MicroBatchSize), int64(t.SequenceLength)
+	move := func() *graph.Tensor { return f.Input(graph.I64, b, s) }
+	tokens := move()
+	var mask *graph.Tensor
+	if t.Padding != "none" && t.Padding != "" {
+		mask = move()
+	}
+	labels := move()
+	r.Batch = model.Batch{Tokens: f.Let("input_ids", tokens), Labels: labels, Padded: t.Padding == "mask"}
+	if mask != nil {
+		r.Batch.Mask = f.Let("attention_mask", mask)
+	}
+	f.Let("labels", labels)
+}
+
+// zeroGrad drops every gradient, or fills it with zeros in place.
+func (r *Run) zeroGrad() {
+	if !enabled(r.Job.Training.ZeroGradToNone) {
+		return
+	}
+	for _, p := range r.Params {
+		if p.Grad != nil {
+			r.M.Forget(p.Grad)
+			p.Grad = nil
+		}
+	}
+}
