@@ -1,0 +1,66 @@
+package web
+
+import (
+	"context"
+	"log/slog"
+	"net/http"
+
+	"github.com/go-chi/chi/v5"
+	"github.com/go-chi/chi/v5/middleware"
+
+	"memplan/internal/catalog"
+	"memplan/internal/estimator"
+	"memplan/internal/estimator/spec"
+	"memplan/internal/planner"
+)
+
+// Planner is what the pages ask of the use cases; *planner.Planner is one.
+type Planner interface {
+	Estimate(ctx context.Context, job spec.Job) (*estimator.Estimate, error)
+	Save(ctx context.Context, job spec.Job, key string) (*estimator.Estimate, error)
+	Saved(ctx context.Context, id string) (*estimator.Estimate, error)
+	Check(ctx context.Context, job spec.Job) (planner.Check, error)
+	Fits(ctx context.Context, job spec.Job, gpus []string) ([]planner.Fit, error)
+	Models(query string, limit int) []catalog.Model
+	GPUs() []catalog.GPU
+}
+
+// Config is what the pages need.
+type Config struct {
+	Planner Planner
+	Version string       // of the build, shown at the foot
+	Log     *slog.Logger // nil: slog.Default
+}
+
+// site answers the page requests.
+type site struct {
+	planner Planner
+	version string
+	log     *slog.Logger
+	assets  assets
+	form    form
+}
+
+// New returns the handler of every page and static file. It sets its own
+// security headers, refuses cross-site writes, and compresses.
+func New(c Config) http.Handler {
+	s := &site{planner: c.Planner, version: c.Version, log: c.Log, assets: embedded()}
+	if s.log == nil {
+		s.log = slog.Default()
+	}
+	s.form = newForm(s.planner.GPUs(), s.planner.Models("", suggestions))
+
+	r := chi.NewRouter()
+	r.Use(identify, secure, middleware.Compress(5, "text/html", "text/css", "text/javascript", "image/svg+xml"), middleware.GetHead)
+	r.NotFound(s.notFound)
+	r.Get("/", s.page(s.home))
+	r.Get("/plan", s.page(s.plan))
+	r.Get("/plan/result", s.page(s.planResult))
+	r.Get("/plan/fits", s.page(s.planFits))
+	r.Get("/models", s.page(s.models))
+	r.Post("/estimates", s.page(s.save))
+	r.Get("/e/{id}", s.page(s.saved))
+	r.Get("/docs/method", s.page(s.method))
+	r.Get("/static/{hash}/{name}", s.static)
+	return http.NewCrossOriginProtection().Handler(r)
+}
