@@ -20,6 +20,7 @@ type config struct {
 	HubToken  string           `kong:"-"` // HF_TOKEN, for models the hub keeps private; no flag, for others see those
 	LogFormat string           `help:"Format of the log on standard error: text or json (MEMPLAN_LOG_FORMAT)." enum:"text,json" default:"${log}"`
 	PerMinute int              `name:"requests-per-minute" help:"REST requests allowed per minute from one address; 0 allows all. The default is 0 on a loopback address and 1200 elsewhere." default:"-1" placeholder:"N"`
+	Check     bool             `help:"Ask the service at --addr whether it is ready, and stop: a health check."`
 	Version   kong.VersionFlag `help:"Print the version and stop."`
 }
 
@@ -52,7 +53,7 @@ func configure(args []string, getenv func(string) string, version string, stdout
 		return c, errStopped
 	case err != nil:
 		return c, err
-	case c.Database == "" && c.Data == "":
+	case c.Database == "" && c.Data == "" && !c.Check:
 		return c, errors.New("no home directory to keep memplan.db in: give --data or --database-url")
 	}
 	if c.PerMinute < 0 {

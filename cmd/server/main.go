@@ -47,6 +47,9 @@ func run(ctx context.Context, args []string, getenv func(string) string, stdout,
 	if err != nil {
 		return err
 	}
+	if c.Check {
+		return checkReady(ctx, c.Addr)
+	}
 	log, err := obs.NewLogger(stderr, c.LogFormat)
 	if err != nil {
 		return err

@@ -7,6 +7,7 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"net/url"
 	"os"
 	"path/filepath"
 	"strings"
@@ -14,6 +15,8 @@ import (
 
 	"github.com/stretchr/testify/require"
 	"go.uber.org/goleak"
+
+	"memplan/internal/store/pgtest"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -85,6 +88,38 @@ func TestServes(t *testing.T) {
 	}
 	_, err := os.Stat(filepath.Join(data, "memplan.db"))
 	require.NoError(t, err)
+}
+
+func TestServesFromPostgres(t *testing.T) {
+	at := start(t, "--addr", "127.0.0.1:0", "--database-url", pgtest.Start(t).Database(t))
+	status, body := get(t, at+"readyz")
+	require.Equal(t, 200, status, body)
+	status, body = get(t, at+"api/v1/estimates")
+	require.Equal(t, 200, status, body)
+}
+
+func TestCheck(t *testing.T) {
+	at := start(t, "--addr", "127.0.0.1:0", "--data", t.TempDir())
+	u, err := url.Parse(at)
+	require.NoError(t, err)
+	tests := []struct {
+		name, addr, want string
+	}{
+		{name: "ready", addr: u.Host},
+		{name: "ready, told by the address it listens on", addr: ":" + u.Port()},
+		{name: "nobody listens", addr: "127.0.0.1:1", want: "refused"},
+		{name: "no address", addr: "x", want: "missing port"},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			err := run(t.Context(), []string{"--check", "--addr", tt.addr}, env(), io.Discard, io.Discard)
+			if tt.want == "" {
+				require.NoError(t, err)
+				return
+			}
+			require.ErrorContains(t, err, tt.want)
+		})
+	}
 }
 
 func TestFailsToStart(t *testing.T) {

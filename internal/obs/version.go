@@ -5,9 +5,16 @@ import (
 	"strings"
 )
 
-// BuildVersion names the running build: the module's version when it was
-// installed by one, the revision otherwise, and "dev" where neither is known.
+// stamped is the version a release build is given by the linker:
+// -ldflags "-X memplan/internal/obs.stamped=1.2.3".
+var stamped string
+
+// BuildVersion names the running build: the version it was stamped with or
+// installed by, the revision otherwise, and "dev" where neither is known.
 func BuildVersion() string {
+	if stamped != "" {
+		return stamped
+	}
 	info, ok := debug.ReadBuildInfo()
 	if !ok {
 		return "dev"
