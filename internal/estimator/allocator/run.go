@@ -24,6 +24,8 @@ type Watcher struct {
 	Mark func(label, code int32, s Stats)
 	// Event is called after each event; index counts them over the run.
 	Event func(index int, e Event, allocated, reserved, requested units.Bytes)
+	// Carry is called after a repetition has renamed its storages.
+	Carry func(c []Carry)
 	// Segment is called as memory is taken from and given to the driver.
 	Segment func(op SegmentOp, addr int64, size units.Bytes, stream uint8)
 }
@@ -234,6 +236,9 @@ func (a *Allocator) carry(p *Part, round int) error {
 			return a.badCarry(p, round, c.To, "carried to, but alive or never used")
 		}
 		a.ids[c.To] = moved[i]
+	}
+	if a.watch.Carry != nil {
+		a.watch.Carry(p.Carry)
 	}
 	return nil
 }

@@ -53,7 +53,9 @@ var linearRule = &Rule{Name: "linear", Source: "aten/src/ATen/native/Linear.cpp;
 // autocast it is their casts that are kept.
 func (f *Frame) Linear(x, weight, bias *Tensor) *Tensor {
 	f.rule = linearRule
-	xs, ws, bs := f.lower(x), f.lower(weight), f.lower(bias)
+	bs := f.lower(bias) // autocast's wrapper casts the last argument first
+	ws := f.lower(weight)
+	xs := f.lower(x)
 	f.consume(x)
 	flat := xs
 	if !xs.Contiguous() && xs.Shape.N > 2 {
