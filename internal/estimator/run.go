@@ -1,12 +1,97 @@
 package estimator
 
 import (
+	"memplan/internal/estimator/allocator"
 	"memplan/internal/estimator/spec"
-	"memplan/internal/fault"
+	"memplan/internal/estimator/step"
+	"memplan/internal/units"
 )
 
-// Run answers one job on one device. The job's model must be given by config,
-// architecture or graph (an id or a bare count is looked up by the planner).
-func Run(job spec.Job, device spec.Device, coefficients spec.Coefficients) (*Estimate, error) {
-	return nil, fault.New(fault.Unavailable, "the engine is being assembled")
+// Version is the engine's own version, part of every answer.
+const Version = "0.1.0"
+
+// requiredReplays bounds the replays spent on the required bytes.
+const requiredReplays = 2
+
+// Run answers one job on one device. The job's model must be given by config
+// (an id or a bare count is looked up by the planner). It resolves the job
+// first; what it fills in is among the answer's assumptions. Errors are
+// fault.Fields where the job is wrong.
+func Run(job spec.Job, device spec.Device, co spec.Coefficients) (*Estimate, error) {
+	job, assumptions, err := Resolve(job)
+	if err != nil {
+		return nil, err
+	}
+	plan, err := step.Compile(job, cardFor(device))
+	if err != nil {
+		return nil, err
+	}
+	outside := co.Context.Mean + co.NCCL.Mean
+	cfg := settings(job.Runtime, device.Total)
+	free, a, err := run(plan, cfg)
+	if err != nil {
+		return nil, err
+	}
+	required, err := a.RequiredAfter(cfg, plan.Program, free.stats, requiredReplays)
+	if err != nil {
+		return nil, err
+	}
+	e := &Estimate{
+		Version: 1, Engine: Engine{Version: Version}, Job: job,
+		Assumptions: assumptions, Warnings: []Warning{},
+	}
+	played, err := e.underCapacity(plan, free, cfg, device, outside)
+	if err != nil {
+		return nil, err
+	}
+	e.measure(plan, played, outside)
+	e.Peak.Required = required + outside
+	e.judge(device, co)
+	e.explain(plan, played, co)
+	e.count(plan)
+	e.summarise(device)
+	return e, nil
+}
+
+// underCapacity is the replay the answer reports: the one without limit, or,
+// where that reserves more than the card gives and the job still completes by
+// releasing cached segments, the one under the card's capacity.
+func (e *Estimate) underCapacity(plan *step.Plan, free *replay, cfg allocator.Config, d spec.Device, outside units.Bytes) (*replay, error) {
+	capacity := d.Usable() - outside
+	if capacity <= 0 || free.stats.Reserved.Peak <= capacity {
+		return free, nil
+	}
+	cfg.Capacity = capacity
+	limited, _, err := run(plan, cfg)
+	if err != nil || limited.oom != nil {
+		return free, err
+	}
+	e.warn("allocator_retries", "The job completes only because the allocator releases cached segments when it runs out; each time costs a synchronisation, and fragmentation may yet end it.",
+		free.stats.Reserved.Peak-capacity, "target")
+	return limited, nil
+}
+
+func (e *Estimate) warn(code, text string, bytes units.Bytes, path string) {
+	e.Warnings = append(e.Warnings, Warning{Code: code, Text: text, Bytes: bytes, Path: path})
+}
+
+// measure fills phases and peaks from a replay.
+func (e *Estimate) measure(plan *step.Plan, r *replay, outside units.Bytes) {
+	for ph := step.Load; ph <= step.SteadyStep; ph++ {
+		s := &r.phases[ph]
+		p := Phase{
+			Name: ph.String(), StartAllocated: s.start, PeakRequested: s.requested, PeakAllocated: s.allocated,
+			PeakReserved: s.reserved, PeakProcess: s.reserved + outside, EndAllocated: s.end, Parts: []Part{},
+		}
+		for pt := step.ForwardPart; pt <= step.OptimizerPart; pt++ {
+			if s.parts[pt].peak > 0 {
+				p.Parts = append(p.Parts, Part{Name: pt.String(), PeakAllocated: s.parts[pt].peak, EndAllocated: s.parts[pt].end})
+			}
+		}
+		e.Phases = append(e.Phases, p)
+		e.Peak.Requested = max(e.Peak.Requested, s.requested)
+		e.Peak.Allocated = max(e.Peak.Allocated, s.allocated)
+		e.Peak.Reserved = max(e.Peak.Reserved, s.reserved)
+	}
+	e.Peak.Process = e.Peak.Reserved + outside
 }

@@ -271,3 +271,12 @@ func (m *Machine) bytesOf(block int32) int64 {
 	}
 	return m.storages[block].bytes
 }
+
+// Blocks is one more than the highest block the events name.
+func (m *Machine) Blocks() int { return len(m.storages) }
+
+// Origin says what made a block.
+func (m *Machine) Origin(block int32) Origin { return m.made[block] }
+
+// Path is the path of a module by its index.
+func (m *Machine) Path(module int32) string { return m.paths[module] }

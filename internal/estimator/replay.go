@@ -1,0 +1,199 @@
+package estimator
+
+import (
+	"errors"
+	"strconv"
+	"strings"
+
+	"memplan/internal/estimator/allocator"
+	"memplan/internal/estimator/graph"
+	"memplan/internal/estimator/spec"
+	"memplan/internal/estimator/step"
+	"memplan/internal/units"
+)
+
+// moment is one executed event and the counters after it.
+type moment struct {
+	allocator.Event
+	allocated, reserved, requested units.Bytes
+	carry                          []allocator.Carry // set: not an event but a renaming
+}
+
+// replay is one run of a program through the allocator, written down.
+type replay struct {
+	log    []moment
+	phases [3]phaseStats
+	stats  allocator.Stats
+	// peakAt is the index in log of the highest allocated bytes of each phase.
+	peakAt [3]int
+	phase  step.Phase
+	oom    *allocator.OOM
+}
+
+// phaseStats are the peaks of a phase and of its parts, over its repetitions.
+type phaseStats struct {
+	start, end                     units.Bytes
+	requested, allocated, reserved units.Bytes
+	parts                          [5]struct{ peak, end units.Bytes }
+	seen                           bool
+}
+
+// run replays a plan. The returned replay has an OOM when it did not complete.
+func run(plan *step.Plan, cfg allocator.Config) (*replay, *allocator.Allocator, error) {
+	r := &replay{log: make([]moment, 0, 1<<14)}
+	a := allocator.New(cfg)
+	err := a.Run(plan.Program, &allocator.Watcher{Event: r.event, Mark: r.mark, Carry: r.renamed})
+	r.stats = a.Stats()
+	if errors.As(err, &r.oom) {
+		return r, a, nil
+	}
+	return r, a, err
+}
+
+func (r *replay) event(_ int, e allocator.Event, allocated, reserved, requested units.Bytes) {
+	r.log = append(r.log, moment{Event: e, allocated: allocated, reserved: reserved, requested: requested})
+	if i := r.peakAt[r.phase]; allocated > r.log[i].allocated || i < len(r.log)-1 && !r.phases[r.phase].seen {
+		r.peakAt[r.phase] = len(r.log) - 1
+		r.phases[r.phase].seen = true
+	}
+}
+
+func (r *replay) renamed(c []allocator.Carry) { r.log = append(r.log, moment{carry: c}) }
+
+func (r *replay) mark(_, code int32, s allocator.Stats) {
+	ph, pt := step.ReadMark(code)
+	p := &r.phases[ph]
+	p.requested = max(p.requested, s.Requested.Peak)
+	p.allocated = max(p.allocated, s.Allocated.Peak)
+	p.reserved = max(p.reserved, s.Reserved.Peak)
+	p.end = s.Allocated.Current
+	p.parts[pt].peak = max(p.parts[pt].peak, s.Allocated.Peak)
+	p.parts[pt].end = s.Allocated.Current
+	if ends := pt == step.Whole || pt == step.OptimizerPart; ends && ph < step.SteadyStep {
+		r.phase = ph + 1
+		r.phases[ph+1].start = s.Allocated.Current
+	}
+}
+
+// oldestSegmentSince is when torch began to prefer, among free blocks of one
+// size, the one in the oldest segment.
+var oldestSegmentSince = spec.Version{2, 12}
+
+// settings translates the job's allocator settings.
+func settings(r spec.Runtime, deviceTotal units.Bytes) allocator.Config {
+	s := r.Allocator
+	c := allocator.Config{
+		ExpandableSegments: s.ExpandableSegments,
+		DeviceTotal:        deviceTotal,
+		TiesByAddress:      spec.ParseVersion(r.FrameworkVersion).Before(oldestSegmentSince),
+	}
+	if s.MaxSplitSizeMB != nil {
+		c.MaxSplitSize = units.Bytes(*s.MaxSplitSizeMB * float64(units.MiB))
+	}
+	if s.GarbageCollectionThreshold != nil {
+		c.GarbageCollectionThreshold = *s.GarbageCollectionThreshold
+	}
+	c.RoundupPower2Divisions = divisions(s.RoundupPower2Divisions)
+	return c
+}
+
+// divisions reads roundup_power2_divisions: a number, or "[256:1,512:2,>:8]"
+// with interval starts in MiB.
+func divisions(v any) allocator.Divisions {
+	switch x := v.(type) {
+	case float64:
+		return allocator.UniformDivisions(int(x))
+	case int:
+		return allocator.UniformDivisions(x)
+	case string:
+		return divisionList(x)
+	}
+	return allocator.Divisions{}
+}
+
+func divisionList(text string) allocator.Divisions {
+	var d allocator.Divisions
+	if n, err := strconv.Atoi(strings.TrimSpace(text)); err == nil {
+		return allocator.UniformDivisions(n)
+	}
+	last := 0
+	for _, item := range strings.Split(strings.Trim(text, "[] "), ",") {
+		key, value, _ := strings.Cut(item, ":")
+		n, err := strconv.Atoi(strings.TrimSpace(value))
+		if err != nil {
+			continue
+		}
+		if strings.TrimSpace(key) == ">" {
+			for i := last; i < len(d); i++ {
+				d[i] = int32(n)
+			}
+			continue
+		}
+		mib, err := strconv.Atoi(strings.TrimSpace(key))
+		if err != nil || mib < 1 {
+			continue
+		}
+		at := 0
+		for size := 1; size < mib && at < len(d)-1; size *= 2 {
+			at++
+		}
+		d[at], last = int32(n), at+1
+	}
+	return d
+}
+
+// tally follows the live bytes by category through a replay's log.
+type tally struct {
+	plan  *step.Plan
+	size  []int64
+	cat   []graph.Category
+	total [graph.Other + 1]units.Bytes
+}
+
+func newTally(plan *step.Plan, blocks int) *tally {
+	return &tally{plan: plan, size: make([]int64, blocks), cat: make([]graph.Category, blocks)}
+}
+
+// apply brings the tally past one moment of the log.
+func (t *tally) apply(m *moment) {
+	if m.carry != nil {
+		t.rename(m.carry)
+		return
+	}
+	b := m.Block
+	switch m.Kind {
+	case allocator.Alloc:
+		t.size[b], t.cat[b] = m.Bytes, graph.Category(m.Category)
+		t.total[t.cat[b]] += units.Bytes(m.Bytes)
+	case allocator.Free:
+		t.total[t.cat[b]] -= units.Bytes(t.size[b])
+		t.size[b] = 0
+	case allocator.Recat:
+		t.total[t.cat[b]] -= units.Bytes(t.size[b])
+		t.cat[b] = graph.Category(m.Category)
+		t.total[t.cat[b]] += units.Bytes(t.size[b])
+	case allocator.Resize:
+		t.total[t.cat[b]] += units.Bytes(m.Bytes - t.size[b])
+		t.size[b] = m.Bytes
+	}
+}
+
+func (t *tally) rename(carry []allocator.Carry) {
+	type held struct {
+		size int64
+		cat  graph.Category
+	}
+	moved := make([]held, len(carry))
+	for i, c := range carry {
+		moved[i] = held{t.size[c.From], t.cat[c.From]}
+		t.size[c.From] = 0
+	}
+	for i, c := range carry {
+		t.size[c.To], t.cat[c.To] = moved[i].size, moved[i].cat
+	}
+}
+
+// workspaces is what torch's requested_bytes counts and tensors are not.
+func (t *tally) workspaces() units.Bytes {
+	return t.total[graph.CuBLASWorkspace] + t.total[graph.ConvWorkspace]
+}
