@@ -1,8 +1,11 @@
 package planner
 
 import (
+	"cmp"
 	"context"
+	"errors"
 	"fmt"
+	"slices"
 
 	"memplan/internal/estimator"
 	"memplan/internal/estimator/spec"
@@ -25,23 +28,38 @@ type Fit struct {
 	High       units.Bytes       `json:"high_bytes"` // 95th percentile of required
 	Usable     units.Bytes       `json:"usable_bytes"`
 	Above      units.Bytes       `json:"required_bytes_above"` // with one sample more; 0 at the limit
-	Err        error             `json:"-"`                    // the job cannot run on this card
+	Problem    string            `json:"problem,omitempty"`    // why the job cannot run on this card
+	Err        error             `json:"-"`                    // the same, classified
 }
 
 // usualGPUs are the cards of a table nobody chose the cards for: what is rented
 // and owned most, from 16 GB up.
-var usualGPUs = []string{
-	"T4", "V100-SXM2-32GB", "A10G", "L4", "L40S", "RTX-3090", "RTX-4090", "RTX-5090", "RTX-A6000",
-	"A100-SXM4-40GB", "A100-SXM4-80GB", "H100-SXM5-80GB", "H200-SXM-141GB", "B200", "MI300X",
+func usualGPUs() []string {
+	return []string{
+		"T4", "V100-SXM2-32GB", "A10G", "L4", "L40S", "RTX-3090", "RTX-4090", "RTX-5090", "RTX-A6000",
+		"A100-SXM4-40GB", "A100-SXM4-80GB", "H100-SXM5-80GB", "H200-SXM-141GB", "B200", "MI300X",
+	}
+}
+
+// usualCards is the job's own card, where the catalogue has it, and the usual
+// ones.
+func (p *Planner) usualCards(job spec.Job) []string {
+	own, err := p.catalog.GPU(cmp.Or(job.Target.GPU, defaultGPU))
+	if err != nil {
+		return usualGPUs()
+	}
+	others := slices.DeleteFunc(usualGPUs(), func(key string) bool { return key == own.Key })
+	return append([]string{own.Key}, others...)
 }
 
 // Fits finds the largest micro batch that fits (verdict fits) on each card:
-// those named by key or alias, or the usual ones for nil. The answer and one
-// sample above it are both estimated, never interpolated. Unknown names are
-// fault.Fields at gpus.N; a job that is wrong on every card fails as a whole.
+// those named by key or alias; for none, the job's own and the usual ones. The
+// answer and one sample above it are both estimated, never interpolated. Unknown
+// names are fault.Fields at gpus.N; a job that is wrong on every card fails as a
+// whole.
 func (p *Planner) Fits(ctx context.Context, job spec.Job, gpus []string) ([]Fit, error) {
-	if gpus == nil {
-		gpus = usualGPUs
+	if len(gpus) == 0 {
+		gpus = p.usualCards(job)
 	}
 	var wrong fault.Fields
 	for i, name := range gpus {
@@ -78,13 +96,10 @@ func commonError(fits []Fit) error {
 
 // fit searches one card.
 func (p *Planner) fit(ctx context.Context, job spec.Job, gpu string) Fit {
-	job.Target = spec.Target{
-		GPU: gpu, Count: job.Target.Count, Sharing: job.Target.Sharing,
-		OtherProcessesGiB: job.Target.OtherProcessesGiB, HeadroomGiB: job.Target.HeadroomGiB,
-	}
+	job.Target = p.targetOn(job.Target, gpu)
 	ready, err := p.prepare(ctx, job)
 	if err != nil {
-		return Fit{GPU: gpu, Err: err}
+		return Fit{GPU: gpu, Problem: textOf(err), Err: err}
 	}
 	f := Fit{GPU: ready.device.Key, Name: ready.device.Name, Usable: ready.device.Usable()}
 	s := &search{at: func(micro int) (*estimator.Estimate, error) {
@@ -94,10 +109,34 @@ func (p *Planner) fit(ctx context.Context, job spec.Job, gpu string) Fit {
 	}}
 	best, above, err := s.largest(ctx)
 	if err != nil {
-		f.Err = err
+		f.Problem, f.Err = textOf(err), err
 		return f
 	}
 	return f.with(best, above)
+}
+
+// targetOn is a job's target on another card: what describes the job's own card
+// (its MIG profile, its memory) stays only on that one.
+func (p *Planner) targetOn(own spec.Target, gpu string) spec.Target {
+	card, _ := p.catalog.GPU(gpu)
+	if g, err := p.catalog.GPU(cmp.Or(own.GPU, defaultGPU)); err == nil && g.Key == card.Key && (own.GPU != "" || own.MemoryGiB == 0) {
+		own.GPU = card.Key
+		return own
+	}
+	own.GPU, own.Device, own.MIGProfile, own.ComputeCapability, own.MemoryGiB = card.Key, "", "", "", 0
+	return own
+}
+
+// textOf is an error in words for the user.
+func textOf(err error) string {
+	if fields := fault.FieldsOf(err); len(fields) > 0 {
+		return fields.Error()
+	}
+	var known *fault.Error
+	if errors.As(err, &known) && known.Text != "" {
+		return known.Text
+	}
+	return fault.KindOf(err).String()
 }
 
 // with fills in the probes of the answer and of one sample above.

@@ -33,9 +33,9 @@ func remedies() []remedy {
 }
 
 // fixes returns the single changes that make a job fit, each verified by
-// estimating it. Where none does alone, it returns the shortest sequence of
-// them, in the order of remedies, that does; and none at all where even that
-// is not enough.
+// estimating it. Where none does alone, it returns one fix that takes as many of
+// them, in the order of remedies, as it needs; and none at all where even all
+// are not enough.
 func (p *Planner) fixes(ctx context.Context, job spec.Job, est *estimator.Estimate) ([]Fix, error) {
 	r, err := p.prepare(ctx, job)
 	if err != nil {
@@ -88,11 +88,12 @@ func (a *attempts) single(ctx context.Context, m remedy) *Fix {
 	return nil
 }
 
-// together applies one remedy after the other until the job fits.
+// together applies one remedy after the other until the job fits, leaving out
+// what saves nothing on top of those before.
 func (a *attempts) together(ctx context.Context, list []remedy) []Fix {
 	var changes []Change
 	var used []remedy
-	job, now := a.ready.job, a.resolved
+	job, now, required := a.ready.job, a.resolved, a.needed.Peak.Required
 	for _, m := range list {
 		for ctx.Err() == nil {
 			next := job
@@ -101,9 +102,10 @@ func (a *attempts) together(ctx context.Context, list []remedy) []Fix {
 				break
 			}
 			est, err := a.estimate(next)
-			if err != nil {
+			if err != nil || est.Peak.Required >= required {
 				break
 			}
+			required = est.Peak.Required
 			job, now, changes = next, est.Job, joinChanges(changes, more)
 			if len(used) == 0 || used[len(used)-1].what != m.what {
 				used = append(used, m)

@@ -166,7 +166,7 @@ func (p *Planner) keptConfig(ctx context.Context, id string) (e HubEntry, found 
 
 func decodeConfig(id string, text []byte) (map[string]any, error) {
 	var config map[string]any
-	if err := json.Unmarshal(text, &config); err != nil {
+	if err := json.Unmarshal(text, &config); err != nil || config == nil {
 		return nil, &fault.Error{Op: "planner: decode config.json", Kind: fault.Unavailable, Err: err,
 			Text: fmt.Sprintf("the hub's config.json of %s is not a JSON object", id)}
 	}

@@ -9,6 +9,7 @@ import (
 	"memplan/internal/estimator"
 	"memplan/internal/estimator/spec"
 	"memplan/internal/fault"
+	"memplan/internal/wire"
 )
 
 // prepared is a job whose names are looked up: what the engine is given, and
@@ -57,6 +58,7 @@ func (p *Planner) prepare(ctx context.Context, job spec.Job) (*prepared, error) 
 	if err := wrong.Err(); err != nil {
 		return nil, err
 	}
+	r.warnings = append(r.warnings, wire.Warnings(r.job)...)
 	return r, nil
 }
 
@@ -69,9 +71,9 @@ func (p *Planner) run(r *prepared) (*estimator.Estimate, error) {
 		return nil, err
 	}
 	est.Engine.Catalog = cmp.Or(est.Engine.Catalog, p.catalog.Version())
-	est.Job.Model.ID = r.asked.ID
-	est.Job.Model.Config = r.asked.Config
-	est.Job.Model.Parameters = r.asked.Parameters
+	// The answer names the model as the user did, not by what was found.
+	est.Job.Model.ID, est.Job.Model.Config, est.Job.Model.Parameters = r.asked.ID, r.asked.Config, r.asked.Parameters
+	est.Target.GPU = cmp.Or(est.Target.GPU, r.device.Key, r.device.Name)
 	est.Assumptions = mergeAssumptions(r.assumptions, est.Assumptions)
 	est.Warnings = append(slices.Clone(r.warnings), est.Warnings...)
 	return est, nil

@@ -78,7 +78,7 @@ func (p *Planner) Saved(ctx context.Context, id string) (*estimator.Estimate, er
 func summarise(est *estimator.Estimate) Summary {
 	labels := make(map[string]string, len(est.Job.Labels))
 	for k, v := range est.Job.Labels {
-		labels[k] = fmt.Sprint(v)
+		labels[k] = labelText(v)
 	}
 	return Summary{
 		ID: est.ID, Name: est.Job.Name, Labels: labels, Model: modelName(est.Job.Model),
@@ -86,6 +86,19 @@ func summarise(est *estimator.Estimate) Summary {
 		Peak: est.Peak.Allocated, Required: est.Peak.Required, Usable: est.Target.Usable,
 		Engine: est.Engine.Version,
 	}
+}
+
+// labelText is a label's value as filters write it: text as it is, anything else
+// as JSON.
+func labelText(v any) string {
+	if s, ok := v.(string); ok {
+		return s
+	}
+	text, err := json.Marshal(v)
+	if err != nil {
+		return fmt.Sprint(v)
+	}
+	return string(text)
 }
 
 // modelName is what a list calls a model: its id, the name its configuration

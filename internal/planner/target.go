@@ -1,13 +1,13 @@
 package planner
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 
 	"memplan/internal/catalog"
 	"memplan/internal/estimator/spec"
 	"memplan/internal/fault"
-	"memplan/internal/units"
 )
 
 // defaultGPU is the card meant when the target names none.
@@ -87,7 +87,7 @@ func sliceOf(g catalog.GPU, r *prepared) error {
 func (p *Planner) unknownCard(r *prepared) (catalog.Context, error) {
 	t := r.job.Target
 	r.device = spec.Device{
-		Name: cmpName(t.GPU, t.MemoryGiB), Vendor: "other", Total: t.MemoryGiB,
+		Name: cmp.Or(t.GPU, fmt.Sprintf("a card with %s", t.MemoryGiB)), Vendor: "other", Total: t.MemoryGiB,
 		ComputeCapability: spec.ParseVersion(t.ComputeCapability),
 	}
 	if t.MIGProfile != "" {
@@ -101,11 +101,4 @@ func (p *Planner) unknownCard(r *prepared) (catalog.Context, error) {
 	r.widen(engineErrorOther)
 	r.warn("unknown_card", "target.memory_gib", "the card is known by its memory only: context, workspaces and kernel choice were not measured; the interval is wide")
 	return unknownContext(p.catalog.GPUs()), nil
-}
-
-func cmpName(gpu string, size units.Bytes) string {
-	if gpu != "" {
-		return gpu
-	}
-	return fmt.Sprintf("a card with %s", size)
 }

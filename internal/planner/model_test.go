@@ -1,0 +1,154 @@
+package planner_test
+
+import (
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"memplan/internal/estimator/spec"
+	"memplan/internal/fault"
+	"memplan/internal/planner"
+)
+
+func TestModelByID(t *testing.T) {
+	p, e := newPlanner(t, planner.Config{})
+	for _, id := range []string{"meta-llama/Llama-3.1-8B", "META-LLAMA/llama_3.1_8b", "Llama-3.1-8B@main"} {
+		job := gpt2()
+		job.Model = spec.Model{ID: id, Implementation: "hf"}
+		est, err := p.Estimate(t.Context(), job)
+		require.NoError(t, err, id)
+		got := e.last().job.Model
+		require.Empty(t, got.ID)
+		require.Equal(t, "llama", got.Config["model_type"])
+		require.Equal(t, 4096.0, got.Config["hidden_size"])
+		require.Equal(t, "bfloat16", got.Config["torch_dtype"], "what the weights are loaded as")
+		require.Equal(t, job.Model, est.Job.Model, "the answer names the model as the user did")
+	}
+}
+
+func TestModelGivenByItself(t *testing.T) {
+	for _, m := range []spec.Model{
+		{Config: map[string]any{"model_type": "llama"}},
+		{Architecture: map[string]any{"family": "llama"}},
+		{Graph: map[string]any{"name": "mine"}},
+	} {
+		p, e := newPlanner(t, planner.Config{})
+		_, err := p.Estimate(t.Context(), spec.Job{Model: m})
+		require.NoError(t, err)
+		require.Equal(t, m, e.last().job.Model)
+	}
+}
+
+func TestModelIsNamedOnce(t *testing.T) {
+	for _, test := range []struct {
+		name  string
+		model spec.Model
+		got   string
+	}{
+		{"not at all", spec.Model{}, ""},
+		{"twice", spec.Model{ID: "gpt2", Parameters: 1e9}, "id and parameters"},
+	} {
+		p, _ := newPlanner(t, planner.Config{})
+		_, err := p.Estimate(t.Context(), spec.Job{Model: test.model})
+		require.Equal(t, fault.Fields{{Path: "model", Got: test.got, Want: "exactly one of id, config, architecture, parameters and graph"}}, fault.FieldsOf(err), test.name)
+	}
+}
+
+func TestUnknownModelSaysHowToGoOn(t *testing.T) {
+	missing := hub(func(string) ([]byte, error) { return nil, fault.New(fault.NotFound, "no") })
+	gated := hub(func(string) ([]byte, error) { return nil, fault.New(fault.Forbidden, "no") })
+	for _, test := range []struct {
+		name string
+		hub  planner.Hub
+		want string
+	}{
+		{"no hub", nil, "no hub is configured here"},
+		{"not on the hub", missing, "of the hub"},
+		{"gated", gated, "token"},
+	} {
+		p, _ := newPlanner(t, planner.Config{Hub: test.hub})
+		_, err := p.Estimate(t.Context(), spec.Job{Model: spec.Model{ID: "meta-llama/Llama-3.1-9B"}})
+		fields := fault.FieldsOf(err)
+		require.Len(t, fields, 1, test.name)
+		require.Equal(t, "model.id", fields[0].Path)
+		require.Equal(t, "meta-llama/Llama-3.1-8B", fields[0].Nearest)
+		require.Contains(t, fields[0].Want, test.want)
+		require.Contains(t, fields[0].Want, "paste the model's config.json as model.config")
+	}
+}
+
+func TestModelFromTheHub(t *testing.T) {
+	asked, now := 0, noon
+	answer := func() ([]byte, error) { return []byte(`{"model_type":"qwen2","hidden_size":64}`), nil }
+	p, e := newPlanner(t, planner.Config{
+		Store: newStore(t),
+		Now:   func() time.Time { return now },
+		Hub: hub(func(id string) ([]byte, error) {
+			require.Equal(t, "someone/new@v2", id)
+			asked++
+			return answer()
+		}),
+	})
+	job := spec.Job{Model: spec.Model{ID: "someone/new@v2"}}
+	estimate := func(hidden float64, fetches int, msg string) {
+		t.Helper()
+		est, err := p.Estimate(t.Context(), job)
+		require.NoError(t, err, msg)
+		require.Equal(t, hidden, e.last().job.Model.Config["hidden_size"], msg)
+		require.Equal(t, fetches, asked, msg)
+		require.Equal(t, job.Model, est.Job.Model)
+		require.Contains(t, assumption(t, est, "model.config").Value, "someone/new@v2")
+	}
+	estimate(64, 1, "fetched")
+	estimate(64, 1, "kept in the store")
+	now = now.Add(25 * time.Hour)
+	answer = func() ([]byte, error) { return []byte(`{"model_type":"qwen2","hidden_size":128}`), nil }
+	estimate(128, 2, "fetched anew after a day")
+	now = now.Add(25 * time.Hour)
+	answer = func() ([]byte, error) { return nil, fault.New(fault.Unavailable, "down") }
+	estimate(128, 3, "an old one serves while the hub is down")
+}
+
+func TestHubFails(t *testing.T) {
+	for _, test := range []struct {
+		name   string
+		answer func(string) ([]byte, error)
+		want   fault.Kind
+	}{
+		{"down", func(string) ([]byte, error) { return nil, fault.New(fault.Unavailable, "down") }, fault.Unavailable},
+		{"no JSON", func(string) ([]byte, error) { return []byte("<html>"), nil }, fault.Unavailable},
+		{"a list", func(string) ([]byte, error) { return []byte("[]"), nil }, fault.Unavailable},
+		{"null", func(string) ([]byte, error) { return []byte("null"), nil }, fault.Unavailable},
+		{"no id", func(string) ([]byte, error) { return nil, fault.Fields{{Path: "model.id"}} }, fault.Invalid},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			s := newStore(t)
+			p, _ := newPlanner(t, planner.Config{Hub: hub(test.answer), Store: s})
+			_, err := p.Estimate(t.Context(), spec.Job{Model: spec.Model{ID: "someone/new"}})
+			require.Equal(t, test.want, fault.KindOf(err), "%v", err)
+			_, err = s.HubConfig(t.Context(), "someone/new")
+			require.Equal(t, fault.NotFound, fault.KindOf(err), "what is no configuration is not kept")
+		})
+	}
+}
+
+func TestModelByCount(t *testing.T) {
+	p, e := newPlanner(t, planner.Config{})
+	est, err := p.Estimate(t.Context(), spec.Job{Model: spec.Model{Parameters: 8e9}})
+	require.NoError(t, err)
+	require.Equal(t, "llama", e.last().job.Model.Config["model_type"])
+	require.Equal(t, spec.Model{Parameters: 8e9}, est.Job.Model)
+	first := est.Assumptions[0]
+	require.Equal(t, "model.architecture", first.Path, "what decides most comes first")
+	require.True(t, first.Decides)
+	require.Equal(t, "meta-llama/Llama-3.1-8B", first.Value)
+	require.Contains(t, warned(est), "coarse_model")
+	require.InDelta(t, 0.25, 1.645*e.last().coefficients.EngineError, 1e-9, "a quarter either way at the 5th and 95th percentile")
+}
+
+func TestModelByImpossibleCount(t *testing.T) {
+	p, _ := newPlanner(t, planner.Config{})
+	_, err := p.Estimate(t.Context(), spec.Job{Model: spec.Model{Parameters: 12}})
+	require.Equal(t, fault.Fields{{Path: "model.parameters", Got: "12", Want: "between 1M and 5T parameters"}}, fault.FieldsOf(err))
+}
