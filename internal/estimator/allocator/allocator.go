@@ -30,7 +30,7 @@ type Allocator struct {
 	window  Stats // peaks since the last mark
 	overall Stats // peaks before it
 
-	growing bool // a miss raises the capacity instead of failing: see Required
+	ceiling int64 // up to which a miss raises the capacity instead of failing: see RequiredAfter
 	watch   Watcher
 	serial  int       // events run so far
 	buffers [][]int64 // of snapshots that are not in use
@@ -70,7 +70,7 @@ func (a *Allocator) Reset(c Config) {
 	}
 	clear(a.ids)
 	a.searches, a.parked, a.mallocs, a.serial = [2]int64{}, a.parked[:0], 0, 0
-	a.window, a.overall, a.growing, a.watch = Stats{}, Stats{}, false, Watcher{}
+	a.window, a.overall, a.ceiling, a.watch = Stats{}, Stats{}, 0, Watcher{}
 }
 
 // Stats returns the counters with their peaks since New, Reset or ResetPeaks.

@@ -41,7 +41,7 @@ func BenchmarkRequired(b *testing.B) {
 	unlimitedRun := a.Stats()
 	b.ReportAllocs()
 	for b.Loop() {
-		if _, err := a.RequiredAfter(Config{}, trace.Program, unlimitedRun); err != nil {
+		if _, err := a.RequiredAfter(Config{}, trace.Program, unlimitedRun, 2); err != nil {
 			b.Fatal(err)
 		}
 	}

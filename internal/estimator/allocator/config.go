@@ -23,23 +23,6 @@ const MaxStreams = 64
 
 const unlimited = math.MaxInt64
 
-// intervals are the size classes of roundup_power2_divisions: 1 MiB to 64 GiB.
-const intervals = 16
-
-// Divisions is the option roundup_power2_divisions: how many steps lie between
-// two powers of two, for sizes up to 2 MiB, from 2 to 4 MiB, ... , from 32 GiB
-// on. 0 and 1 leave the interval alone; other values are powers of two.
-type Divisions [intervals]int32
-
-// UniformDivisions is the option's single form, roundup_power2_divisions:n.
-func UniformDivisions(n int) Divisions {
-	var d Divisions
-	for i := range d {
-		d[i] = int32(n)
-	}
-	return d
-}
-
 // Config is what PYTORCH_ALLOC_CONF and the device say. The zero value is
 // torch's default on a device without limit.
 type Config struct {

@@ -27,23 +27,55 @@ func readTrace(t testing.TB, path string) *Trace {
 
 // TestAgainstTorch replays what real PyTorch did and requires the same bytes
 // at every mark, the same traffic with the driver, and every block at the
-// same address.
+// same address. testdata/README.md says what the traces are of.
 func TestAgainstTorch(t *testing.T) {
+	const context = 500 * units.MiB
 	for _, x := range []struct {
 		name   string
 		config Config
 	}{
 		{"gpt2", Config{}},
+		{"gpt2_round", Config{RoundupPower2Divisions: UniformDivisions(8)}},
+		{"gpt2_retry", Config{Capacity: 860067201 - context}},
 		{"llama_hf", Config{}},
 		{"llama_exp", Config{ExpandableSegments: true, DeviceTotal: 85174583296}},
+		{"llama_exp_retry", Config{ExpandableSegments: true, DeviceTotal: 1492501135, Capacity: 1492501135 - context}},
 		{"llama_split", Config{MaxSplitSize: 32 * units.MiB}},
-		{"gpt2_round", Config{RoundupPower2Divisions: UniformDivisions(8)}},
-		{"gpt2_retry", Config{Capacity: 860067201 - 500*units.MiB}},
-		{"llama_split_retry", Config{MaxSplitSize: 32 * units.MiB, Capacity: 2362232012 - 500*units.MiB}},
-		{"llama_exp_retry", Config{ExpandableSegments: true, DeviceTotal: 1492501135, Capacity: 1492501135 - 500*units.MiB}},
+		{"llama_split_retry", Config{MaxSplitSize: 32 * units.MiB, Capacity: 2362232012 - context}},
+		{"llama_fsdp", Config{}},
 	} {
 		t.Run(x.name, func(t *testing.T) {
 			replay(t, readTrace(t, filepath.Join("testdata", x.name+".json.gz")), x.config)
+		})
+	}
+}
+
+// TestUnderStress does the same with random allocations on several streams,
+// under pressure and under every option.
+func TestUnderStress(t *testing.T) {
+	for _, x := range []struct {
+		name    string
+		options string // as PYTORCH_ALLOC_CONF has roundup_power2_divisions
+		config  Config
+	}{
+		{"default", "", Config{Capacity: 500 * units.MiB}},
+		{"split", "", Config{Capacity: 700 * units.MiB, MaxSplitSize: 25 * units.MiB}},
+		{"roundup", "[1:4,4:2,16:8,>:16]", Config{Capacity: 500 * units.MiB}},
+		{"expandable", "", Config{Capacity: 500 * units.MiB, ExpandableSegments: true, DeviceTotal: 500*units.MiB + 1}},
+		{"collect", "", Config{DeviceTotal: 2 * units.GiB, MemoryFractionSet: true, MemoryFraction: 0.3, GarbageCollectionThreshold: 0.6}},
+		{"rounding", "", Config{Capacity: units.GiB, MaxSplitSize: 48 * units.MiB, MaxNonSplitRounding: 44 * units.MiB, LargeSegmentSize: 40 * units.MiB}},
+		{"collect_split", "", Config{DeviceTotal: units.GiB + 1, MemoryFractionSet: true, MemoryFraction: 0.6, GarbageCollectionThreshold: 0.7, MaxSplitSize: 40 * units.MiB}},
+		{"expandable_split", "4", Config{Capacity: 700 * units.MiB, ExpandableSegments: true, DeviceTotal: 700*units.MiB + 1, MaxSplitSize: 30 * units.MiB}},
+		{"torch26", "", Config{Capacity: 500 * units.MiB, TiesByAddress: true}},
+		{"torch26_expandable", "", Config{Capacity: 500 * units.MiB, ExpandableSegments: true, DeviceTotal: 500*units.MiB + 1, TiesByAddress: true}},
+	} {
+		t.Run(x.name, func(t *testing.T) {
+			if x.options != "" {
+				divisions, err := ParseDivisions(x.options)
+				require.NoError(t, err)
+				x.config.RoundupPower2Divisions = divisions
+			}
+			replay(t, readTrace(t, filepath.Join("testdata", "stress_"+x.name+".json.gz")), x.config)
 		})
 	}
 }
