@@ -40,7 +40,7 @@ func (m *Machine) gemm() {
 	if m.pass != Forward {
 		thread = 1
 	}
-	if !m.blas.resident[thread] {
+	if !m.blas.resident[thread] && !m.ghost {
 		m.blas.resident[thread] = true
 		m.allocStorage(m.workspaceBytes(), CuBLASWorkspace)
 	}

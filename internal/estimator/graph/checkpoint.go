@@ -1,109 +1,101 @@
 package graph
 
-// region is one run of torch.utils.checkpoint with use_reentrant=False: its
-// saved tensors are only counted, and come back when the first of them is
+// region is one run of torch.utils.checkpoint with use_reentrant=False: what
+// its nodes save is only counted, and comes back when the first of it is
 // wanted, by running the function again
 // (torch/utils/checkpoint.py@v2.6.0, _checkpoint_hook and _recomputation_hook).
 type region struct {
-	machine     *Machine
-	fn          func(f *Frame, in ...*Tensor) []*Tensor
-	mod         *Module
-	in          []*Tensor
-	autocast    autocast
-	count       int       // tensors packed in the first run
-	recomputed  []*Tensor // held until unpacked
-	recomputing bool
-	done        bool
-	outer       *region
+	fn       func(f *Frame, in ...*Tensor) []*Tensor
+	mod      *Module
+	in       []*Tensor // inputs, and what the function was given beside them
+	inputs   int       // how many of in are inputs
+	autocast autocast
+
+	count      int          // tensors packed in the first run
+	live       int          // of those, the ones whose node still needs them
+	lost       map[int]bool // those whose node died before any backward
+	restoring  bool
+	recomputed []*Tensor // by order of packing; each is handed to its node once
 }
 
-// stopRecompute unwinds the recomputation once its last saved tensor exists
-// (set_checkpoint_early_stop, on by default).
-type stopRecompute struct{ r *region }
-
-// pack counts tensors in the first run, and keeps them in the second.
+// pack counts a node's tensors in the first run and keeps them in the second,
+// whose last one ends it (set_checkpoint_early_stop, on by default).
 func (r *region) pack(m *Machine, n *Node, ts []*Tensor) {
-	if !r.recomputing {
-		n.region, n.regionAt = r, int32(r.count)
+	if !r.restoring {
+		if n.region == nil {
+			n.region, n.regionAt = r, int32(r.count)
+		}
 		n.saved = append(n.saved, ts...)
 		r.count += len(ts)
+		r.live += len(ts)
 		return
 	}
 	for _, t := range ts {
-		m.retain(t)
-		if m.storages[t.storage].cat == Temporaries {
-			m.recat(t.storage, Activations)
+		at := len(r.recomputed)
+		if at == r.count { // past the end: nothing from here on really happens
+			return
+		}
+		if r.lost[at] {
+			m.retain(t)
+			n.saved = append(n.saved, t)
+			t = nil
+		} else {
+			m.retain(t)
+			m.asActivation(t)
 		}
 		r.recomputed = append(r.recomputed, t)
-		if len(r.recomputed) == r.count {
-			panic(stopRecompute{r})
-		}
+		m.ghost = len(r.recomputed) == r.count
 	}
 }
 
-// unpack gives node n its saved tensors back.
-func (m *Machine) unpack(n *Node) {
+// restore gives node n its saved tensors back and reports whether it had to:
+// they die when the node has run, before its gradients are checked.
+func (m *Machine) restore(n *Node) bool {
 	r := n.region
 	if r == nil || len(n.saved) == 0 {
-		return
+		return false
 	}
-	if !r.done {
+	if r.recomputed == nil {
 		m.recompute(r)
 	}
 	copy(n.saved, r.recomputed[n.regionAt:])
-	n.region = nil
 	m.module, m.rule = n.module, n.rule
+	return true
+}
+
+// leave lets go of a region's inputs when the last node of the first run has
+// given up its saved tensors: the hooks of those hold them.
+func (m *Machine) leave(r *region, tensors int) {
+	if r.live -= tensors; r.live > 0 {
+		return
+	}
+	m.releaseAll(r.in)
+	r.in = nil
 }
 
 // recompute runs the region's function again under its autocast, with a cache
 // of its own, and keeps what it saves.
 func (m *Machine) recompute(r *region) {
-	oldGrad, oldRegion, oldPass, oldCast, oldModule := m.noGrad, m.region, m.pass, m.autocast, m.module
-	depth, temps := m.depth, len(m.temps)
-	r.recomputing = true
-	m.noGrad, m.region, m.pass = false, r, Recomputing
-	m.openCasts()
-	m.autocast.on, m.autocast.dtype, m.autocast.depth = r.autocast.on, r.autocast.dtype, 1
-	func() {
-		defer func() {
-			if x := recover(); x != nil {
-				if s, ok := x.(stopRecompute); !ok || s.r != r {
-					panic(x)
-				}
-				m.abandon(depth, temps)
-			}
-		}()
+	r.restoring = true
+	m.recomputing(r.autocast, func() {
+		m.region = r
 		g := m.push(r.mod)
-		out := r.fn(g, r.in...)
-		for _, t := range out {
-			if t != nil && t.temp {
-				m.consume(t)
-			}
-		}
+		m.consume(r.fn(g, r.in[:r.inputs]...)...)
 		m.pop(g)
-	}()
-	m.clearCasts()
-	m.noGrad, m.region, m.pass, m.autocast, m.module = oldGrad, oldRegion, oldPass, oldCast, oldModule
-	r.done = true
-	for _, t := range r.in {
-		if t != nil {
-			m.release(t)
-		}
-	}
-	r.in = nil
+	})
+	m.ghost = false
 }
 
-// abandon drops every frame and temporary of an unwound call: what happens to
-// Python's locals when an exception passes through.
-func (m *Machine) abandon(depth, temps int) {
-	for m.depth > depth {
-		m.unwind(m.frames[m.depth-1])
-	}
-	for len(m.temps) > temps {
-		t := m.temps[len(m.temps)-1]
-		m.own(t)
-		m.release(t)
-	}
+// recomputing runs body in the state a checkpointed function runs in again:
+// with gradients, and under the autocast of its first run.
+func (m *Machine) recomputing(cast autocast, body func()) {
+	oldGrad, oldRegion, oldPass, oldCast, oldModule := m.noGrad, m.region, m.pass, m.autocast, m.module
+	m.noGrad, m.region, m.pass = false, nil, Recomputing
+	m.openCasts()
+	m.autocast.on, m.autocast.dtype, m.autocast.depth = cast.on, cast.dtype, 1
+	body()
+	m.clearCasts()
+	m.noGrad, m.region, m.pass, m.autocast, m.module = oldGrad, oldRegion, oldPass, oldCast, oldModule
 }
 
 // Checkpoint calls a module through torch.utils.checkpoint: its saved tensors
@@ -120,24 +112,47 @@ func (f *Frame) CheckpointFunc(reentrant bool, mod *Module, fn func(f *Frame, in
 	if reentrant {
 		return f.reentrant(mod, fn, in)
 	}
-	r := &region{machine: f.Machine, fn: fn, mod: mod, autocast: f.autocast, outer: f.region}
-	for _, t := range in {
-		if t != nil {
-			f.retain(t)
-			if t.NeedsGrad {
-				f.keepInput(t)
-			}
-		}
-		r.in = append(r.in, t)
-	}
+	r := &region{fn: fn, mod: mod, autocast: f.autocast, inputs: len(in)}
+	args, bound := mod.beside()
+	r.in = append(append(append(r.in, in...), args...), bound...)
+	f.retainAll(r.in)
+	outer := f.region
 	f.region = r
 	out := f.invoke(mod, fn, in)
-	f.region = r.outer
+	f.region = outer
+	if r.count == 0 {
+		f.leave(r, 0)
+	}
 	return out
 }
 
-// keepInput counts a checkpointed region's input among the activations.
-func (m *Machine) keepInput(t *Tensor) {
+// beside returns what the module is called with beside its inputs.
+func (mod *Module) beside() (args, bound []*Tensor) {
+	if mod.Beside == nil {
+		return nil, nil
+	}
+	return mod.Beside()
+}
+
+func (m *Machine) retainAll(ts []*Tensor) {
+	for _, t := range ts {
+		if t != nil {
+			m.retain(t)
+			m.asActivation(t)
+		}
+	}
+}
+
+func (m *Machine) releaseAll(ts []*Tensor) {
+	for _, t := range ts {
+		if t != nil {
+			m.release(t)
+		}
+	}
+}
+
+// asActivation counts what is kept for backward among the activations.
+func (m *Machine) asActivation(t *Tensor) {
 	if m.storages[t.storage].cat == Temporaries {
 		m.recat(t.storage, Activations)
 	}
@@ -146,21 +161,24 @@ func (m *Machine) keepInput(t *Tensor) {
 var checkpointRule = &Rule{Name: "CheckpointFunction", Source: "torch/utils/checkpoint.py:CheckpointFunction"}
 
 // reentrant is CheckpointFunction: forward without gradients, inputs saved,
-// and in backward a second forward and a backward of its own.
+// and in backward a second forward and a backward of its own. Tensors bound
+// into the function live as long as the graph.
 func (f *Frame) reentrant(mod *Module, fn func(f *Frame, in ...*Tensor) []*Tensor, in []*Tensor) []*Tensor {
 	held := f.hold(in)
 	var out []*Tensor
 	n := f.record(checkpointRule, in...)
 	cast := f.autocast
+	if n != nil {
+		args, bound := mod.beside()
+		for _, t := range append(append([]*Tensor(nil), in...), args...) {
+			if t != nil {
+				f.save(n, t)
+			}
+		}
+		f.keepWithGraph(bound...)
+	}
 	f.NoGrad(func() { out = f.invoke(mod, fn, in) })
 	f.rule = checkpointRule
-	kept := make([]*Tensor, 0, len(in))
-	for _, t := range in {
-		if t != nil {
-			kept = append(kept, t)
-		}
-	}
-	f.save(n, kept...)
 	if n != nil {
 		n.apply = func(n *Node, dOut []*Tensor) Grads { return f.Machine.replay(mod, fn, in, cast, dOut) }
 		for i, t := range out {
@@ -179,7 +197,41 @@ func (f *Frame) reentrant(mod *Module, fn func(f *Frame, in ...*Tensor) []*Tenso
 
 // replay is CheckpointFunction.backward.
 func (m *Machine) replay(mod *Module, fn func(f *Frame, in ...*Tensor) []*Tensor, in []*Tensor, cast autocast, dOut []*Tensor) Grads {
-	oldGrad, oldPass, oldCast, oldModule := m.noGrad, m.pass, m.autocast, m.module
+	detached, leaves := m.detachAll(in)
+	var out []*Tensor
+	m.recomputing(cast, func() {
+		g := m.push(mod)
+		out = fn(g, detached...)
+		for i, t := range out {
+			if t != nil && !t.temp {
+				out[i] = m.alias(t)
+			} else if t != nil {
+				m.own(t)
+			}
+		}
+		m.pop(g)
+	})
+	var roots, grads []*Tensor
+	for i, t := range out {
+		if t != nil && t.NeedsGrad && dOut[i] != nil {
+			roots, grads = append(roots, t), append(grads, dOut[i])
+		}
+	}
+	m.run(roots, grads)
+	var dIn Grads
+	for i, l := range leaves {
+		if l != nil && l.Grad != nil {
+			dIn[i] = l.Grad // detached_inputs[i].grad, which dies with its tensor
+			m.recat(l.Grad.storage, Temporaries)
+		}
+	}
+	m.releaseAll(out)
+	m.releaseAll(detached)
+	return dIn
+}
+
+// detachAll makes leaves of tensors, as detach_variable does.
+func (m *Machine) detachAll(in []*Tensor) ([]*Tensor, []*Leaf) {
 	detached := make([]*Tensor, len(in))
 	leaves := make([]*Leaf, len(in))
 	for i, t := range in {
@@ -194,48 +246,5 @@ func (m *Machine) replay(mod *Module, fn func(f *Frame, in ...*Tensor) []*Tensor
 		}
 		detached[i] = d
 	}
-	m.noGrad, m.pass = false, Recomputing
-	m.openCasts()
-	m.autocast.on, m.autocast.dtype, m.autocast.depth = cast.on, cast.dtype, 1
-	g := m.push(mod)
-	out := fn(g, detached...)
-	for i, t := range out {
-		if t != nil && !t.temp {
-			out[i] = m.alias(t)
-		} else if t != nil {
-			m.own(t)
-		}
-	}
-	m.pop(g)
-	m.clearCasts()
-	m.autocast = oldCast
-	m.noGrad, m.pass = true, Backward
-	var roots, grads []*Tensor
-	for i, t := range out {
-		if t != nil && t.NeedsGrad && i < len(dOut) && dOut[i] != nil {
-			roots, grads = append(roots, t), append(grads, dOut[i])
-		}
-	}
-	m.run(roots, grads)
-	m.noGrad, m.pass, m.module = oldGrad, oldPass, oldModule
-	var dIn Grads
-	for i, l := range leaves {
-		if l != nil && l.Grad != nil {
-			dIn[i] = m.alias(l.Grad)
-		}
-	}
-	for _, t := range out {
-		if t != nil {
-			m.release(t)
-		}
-	}
-	for i, d := range detached {
-		if d != nil {
-			m.release(d)
-		}
-		if l := leaves[i]; l != nil && l.Grad != nil {
-			m.release(l.Grad)
-		}
-	}
-	return dIn
+	return detached, leaves
 }

@@ -14,6 +14,7 @@ func (m *Machine) Backward(root, grad *Tensor) {
 		m.rule = onesLike
 		grad = m.allocLike(root, root.DType)
 	}
+	m.rooted(root)
 	oldGrad, oldPass := m.noGrad, m.pass
 	m.noGrad, m.pass = true, Backward
 	m.run([]*Tensor{root}, []*Tensor{grad})
@@ -75,7 +76,7 @@ func (m *Machine) count(root *Node, epoch int32) {
 // evaluate runs one node: evaluate_function and call_function.
 func (m *Machine) evaluate(n *Node, queue *ready) {
 	m.module, m.rule = n.module, n.rule
-	m.unpack(n)
+	restored := m.restore(n)
 	dOut := n.outs[:n.nouts]
 	var out Grads
 	var many []*Tensor
@@ -93,6 +94,9 @@ func (m *Machine) evaluate(n *Node, queue *ready) {
 		out = n.rule.Backward(m, n, dOut)
 	}
 	m.rule = n.rule
+	if restored {
+		m.releaseAll(n.saved)
+	}
 	n.eachEdge(func(i int, e *edge) {
 		if n.many != nil {
 			many[i] = m.fit(many[i], e.meta)
@@ -106,10 +110,7 @@ func (m *Machine) evaluate(n *Node, queue *ready) {
 			n.outs[i] = nil
 		}
 	}
-	for _, t := range n.saved {
-		m.release(t)
-	}
-	n.saved = nil
+	m.forget(n, restored)
 	n.eachEdge(func(i int, e *edge) {
 		g := out[min(i, maxInputs-1)]
 		if n.many != nil {
@@ -118,6 +119,17 @@ func (m *Machine) evaluate(n *Node, queue *ready) {
 		m.deliver(*e, g, queue)
 	})
 	m.settle()
+}
+
+// forget drops a node's saved tensors (release_variables).
+func (m *Machine) forget(n *Node, restored bool) {
+	if r := n.region; r != nil {
+		n.region = nil
+		m.leave(r, len(n.saved))
+	} else if !restored {
+		m.releaseAll(n.saved)
+	}
+	n.saved = nil
 }
 
 // deliver adds a gradient to the buffer an edge points at and, when it was the

@@ -36,6 +36,9 @@ type Machine struct {
 	noGrad   bool
 	autocast autocast
 	region   *region // innermost non-reentrant checkpoint being run
+	ghost    bool    // a recomputation is past its end: allocations are not made
+	kept     kept    // what the graph being recorded owns
+	roots    map[storageID]*kept
 	seq      int32
 	due      []*Leaf // leaves whose gradient is complete
 	pass     Pass
@@ -68,7 +71,7 @@ const (
 
 // NewMachine returns an empty card.
 func NewMachine(v spec.Versions, d Device) *Machine {
-	return &Machine{Versions: v, Device: d, cat: Temporaries, byBlock: map[int32]storageID{}, paths: []string{""}, rule: noRule}
+	return &Machine{Versions: v, Device: d, cat: Temporaries, byBlock: map[int32]storageID{}, roots: map[storageID]*kept{}, paths: []string{""}, rule: noRule}
 }
 
 // Events hands over the events recorded since the last call.
@@ -117,9 +120,16 @@ func (m *Machine) allocStorage(bytes int64, cat Category) storageID {
 	id := storageID(len(m.storages))
 	m.storages = append(m.storages, storage{bytes: bytes, refs: 1, cat: cat, block: id})
 	m.made = append(m.made, Origin{Module: m.module, Rule: m.rule})
+	if m.ghost {
+		m.storages[id].block = ghostBlock
+		return id
+	}
 	m.events = append(m.events, allocator.Event{Kind: allocator.Alloc, Block: id, Bytes: bytes, Category: uint8(cat)})
 	return id
 }
+
+// ghostBlock is the block of a storage that was never allocated.
+const ghostBlock = -1
 
 // scratch allocates bytes, runs nothing, and frees them: a workspace.
 func (m *Machine) scratch(bytes int64, cat Category) {
@@ -137,7 +147,12 @@ func (m *Machine) releaseStorage(id storageID) {
 	s := &m.storages[id]
 	s.refs--
 	if s.refs == 0 {
-		m.events = append(m.events, allocator.Event{Kind: allocator.Free, Block: s.block})
+		if s.block != ghostBlock {
+			m.events = append(m.events, allocator.Event{Kind: allocator.Free, Block: s.block})
+		}
+		if len(m.roots) > 0 {
+			m.unroot(id)
+		}
 	} else if s.refs < 0 {
 		panic("graph: storage of " + m.Describe(id) + " released twice")
 	}
@@ -145,7 +160,7 @@ func (m *Machine) releaseStorage(id storageID) {
 
 // recat says that a storage is now for something else.
 func (m *Machine) recat(id storageID, c Category) {
-	if s := &m.storages[id]; s.cat != c {
+	if s := &m.storages[id]; s.cat != c && s.block != ghostBlock {
 		s.cat = c
 		m.events = append(m.events, allocator.Event{Kind: allocator.Recat, Block: s.block, Category: uint8(c)})
 	}

@@ -15,6 +15,10 @@ type Module struct {
 	Forward   func(f *Frame, in ...*Tensor) []*Tensor
 	Eval      bool      // module.eval() was called
 	Recompute Recompute // calls go through torch.utils.checkpoint
+	// Beside returns the tensors a caller hands to Forward beside its inputs,
+	// nil for none: as arguments, or bound into the call as keywords or inside
+	// a tuple. A checkpointed call keeps them.
+	Beside func() (args, bound []*Tensor)
 
 	index int32
 }

@@ -133,9 +133,15 @@ func llamaMLP(l llamaConfig, d graph.DType) *graph.Module {
 // llamaContext is what every layer of one forward pass shares: mask, position
 // embeddings and cache, which Python passes as keyword arguments.
 type llamaContext struct {
-	mask     *graph.Tensor
-	cos, sin *graph.Tensor
-	cache    *keyValueCache
+	mask, positions *graph.Tensor
+	cos, sin        *graph.Tensor
+	cache           *keyValueCache
+}
+
+// beside is what a layer is called with beside the hidden states: keywords
+// since transformers 5.
+func (c *llamaContext) beside() (args, bound []*graph.Tensor) {
+	return nil, []*graph.Tensor{c.mask, c.positions, c.cos, c.sin}
 }
 
 // llamaAttention is multi-head attention with grouped keys and values.
@@ -182,6 +188,7 @@ func llamaDecoderLayer(l llamaConfig, b Build, ctx *llamaContext) *graph.Module 
 	mlp := m.Child("mlp", llamaMLP(l, b.DType))
 	inputNorm := m.Child("input_layernorm", llamaRMSNorm(b.DType, l.hidden))
 	postNorm := m.Child("post_attention_layernorm", llamaRMSNorm(b.DType, l.hidden))
+	m.Beside = ctx.beside
 	m.Forward = func(f *graph.Frame, in ...*graph.Tensor) []*graph.Tensor {
 		hidden := f.Let("hidden_states", in[0])
 		residual := f.Let("residual", hidden)
@@ -228,6 +235,7 @@ func (m *llamaModel) forward(b Build) func(f *graph.Frame, in ...*graph.Tensor) 
 		embeds := f.Let("inputs_embeds", f.Call1(m.embedTokens, in[0]))
 		positions := f.Let("position_ids", f.AddScalar(f.Arange(embeds.Shape.D[1])))
 		positions = f.Let("position_ids", f.Unsqueeze(positions, 0))
+		m.ctx.positions = positions
 		m.ctx.mask = f.Let("causal_mask", causalMask(f, b, embeds, in[1]))
 
 		hidden := f.Let("hidden_states", embeds)

@@ -1,0 +1,72 @@
+package graph
+
+// The graph itself is an owner: what a node keeps besides its saved tensors,
+// and the tensors whose gradients it accumulates, live until the last tensor
+// that leads to it dies, which is the loss the script holds, not the end of
+// backward.
+
+// kept is what one graph owns.
+type kept struct {
+	tensors []*Tensor
+	leaves  []*Leaf
+	roots   int // storages of living tensors that lead to the graph
+}
+
+// keepWithGraph makes tensors live as long as the graph being recorded.
+func (m *Machine) keepWithGraph(ts ...*Tensor) {
+	for _, t := range ts {
+		if t != nil {
+			m.retain(t)
+			m.asActivation(t)
+			m.kept.tensors = append(m.kept.tensors, t)
+		}
+	}
+}
+
+// RequireGrad is t.requires_grad_(True) on a tensor computed from frozen
+// parameters. The graph's accumulator holds the tensor, and so its gradient,
+// as long as the graph lives.
+func (f *Frame) RequireGrad(t *Tensor) {
+	if t.NeedsGrad || f.noGrad {
+		return
+	}
+	t.NeedsGrad, t.leaf = true, &Leaf{Tensor: t}
+	f.keepWithGraph(t)
+	f.kept.leaves = append(f.kept.leaves, t.leaf)
+}
+
+// rooted ties what the graph owns to the tensors that lead to it: the loss,
+// and what it was scaled from.
+func (m *Machine) rooted(root *Tensor) {
+	if len(m.kept.tensors) == 0 {
+		return
+	}
+	k := m.kept
+	m.kept = kept{}
+	for t := root; t != nil && m.storages[t.storage].refs > 0; {
+		m.roots[t.storage] = &k
+		k.roots++
+		if t.node == nil || t.node.rule != mulScalarRule {
+			break
+		}
+		t = t.node.in[0].meta
+	}
+}
+
+// unroot is told that a storage died.
+func (m *Machine) unroot(id storageID) {
+	k, ok := m.roots[id]
+	if !ok {
+		return
+	}
+	delete(m.roots, id)
+	if k.roots--; k.roots > 0 {
+		return
+	}
+	m.releaseAll(k.tensors)
+	for _, l := range k.leaves {
+		if l.Grad != nil {
+			m.release(l.Grad)
+		}
+	}
+}
