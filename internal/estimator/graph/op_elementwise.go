@@ -84,6 +84,7 @@ var (
 	cosRule       = &Rule{Name: "cos", Source: "derivatives.yaml:cos", Backward: likeGrad}
 	sinRule       = &Rule{Name: "sin", Source: "derivatives.yaml:sin", Backward: likeGrad}
 	mulScalarRule = &Rule{Name: "mul", Source: "derivatives.yaml:mul.Scalar", Backward: likeGrad}
+	divTensorRule = &Rule{Name: "div", Source: "FunctionsManual.cpp:div_tensor_self_backward", Backward: likeGrad}
 	addScalarRule = &Rule{Name: "add", Source: "derivatives.yaml:add.Scalar", Backward: func(m *Machine, n *Node, dOut []*Tensor) Grads {
 		return Grads{m.alias(dOut[0])}
 	}}
@@ -133,6 +134,26 @@ func (f *Frame) Sin(x *Tensor) *Tensor { return f.unary(sinRule, x, true, false)
 
 // MulScalar is x * number, which keeps nothing.
 func (f *Frame) MulScalar(x *Tensor) *Tensor { return f.unary(mulScalarRule, x, false, false) }
+
+// MulScalarInPlace is x *= number: a node, and no new storage.
+func (f *Frame) MulScalarInPlace(x *Tensor) *Tensor {
+	n := f.record(mulScalarRule, x)
+	out := f.alias(x)
+	out.node, out.leaf = nil, nil
+	f.output(n, out, 0)
+	f.consume(x)
+	return f.produce(out)
+}
+
+// DivTensor is x / y for a y without gradient, which is kept.
+func (f *Frame) DivTensor(x, y *Tensor) *Tensor {
+	n := f.record(divTensorRule, x)
+	f.save(n, y)
+	out := f.resultLike(x.Shape, x.DType, x)
+	f.output(n, out, 0)
+	f.consume(x, y)
+	return f.produce(out)
+}
 
 // AddScalar is x + number, which keeps nothing.
 func (f *Frame) AddScalar(x *Tensor) *Tensor { return f.unary(addScalarRule, x, false, false) }

@@ -42,9 +42,23 @@ func attentionInterface(b Build, s attentionShape) attentionFunc {
 // causalMask is create_causal_mask.
 func causalMask(f *graph.Frame, b Build, embeds, mask *graph.Tensor) *graph.Tensor { return nil }
 
-// causalLMLoss is ForCausalLMLoss: logits in fp32, labels shifted by padding
+// causalLMLoss is ForCausalLMLoss: logits in fp32, labels shifted by padding,
+// and the sum over the labels divided by their number where a trainer passes it
 // (transformers/loss/loss_utils.py).
-func causalLMLoss(f *graph.Frame, in ...*graph.Tensor) []*graph.Tensor {
+func causalLMLoss(f *graph.Frame, b Batch, logits *graph.Tensor) *graph.Tensor {
+	return f.Func(func(f *graph.Frame, in ...*graph.Tensor) []*graph.Tensor {
+		loss := f.Let("loss", shiftedCrossEntropy(f, in...))
+		switch {
+		case b.NumItems != nil:
+			loss = f.Let("loss", f.DivTensor(loss, b.NumItems))
+		case b.Counted:
+			loss = f.Let("loss", f.MulScalar(loss))
+		}
+		return one(loss)
+	}, logits, b.Labels)[0]
+}
+
+func shiftedCrossEntropy(f *graph.Frame, in ...*graph.Tensor) *graph.Tensor {
 	vocab := in[0].Shape.At(-1)
 	var loss *graph.Tensor
 	f.As(graph.Logits, func() {
@@ -55,5 +69,5 @@ func causalLMLoss(f *graph.Frame, in ...*graph.Tensor) []*graph.Tensor {
 		shifted = f.Let("shift_labels", f.View(shifted, -1))
 		loss = f.CrossEntropy(logits, shifted)
 	})
-	return one(loss)
+	return loss
 }

@@ -278,7 +278,7 @@ func (lm *llamaForCausalLM) run(f *graph.Frame, b Batch) Outputs {
 	out := f.Func(func(f *graph.Frame, in ...*graph.Tensor) []*graph.Tensor {
 		hidden := f.Let("hidden_states", f.Call1(lm.model.Module, b.Tokens, b.Mask))
 		logits := f.Let("logits", f.Call1(lm.lmHead, hidden))
-		loss := f.Let("loss", f.Func(causalLMLoss, logits, b.Labels)[0])
+		loss := f.Let("loss", causalLMLoss(f, b, logits))
 		return []*graph.Tensor{loss, logits}
 	}, b.Tokens, b.Mask, b.Labels)
 	o := Outputs{Loss: f.Own(out[0]), Logits: f.Own(out[1])}

@@ -60,6 +60,31 @@ type Batch struct {
 	Mask   *graph.Tensor // attention mask [batch, tokens], or nil
 	Labels *graph.Tensor
 	Padded bool // the mask hides some tokens
+	// Counted says that the trainer passes the number of labels it counted,
+	// by which the summed loss is divided: NumItems, or a Python number when
+	// that is nil.
+	Counted  bool
+	NumItems *graph.Tensor
+}
+
+// Hold takes references to the batch's tensors, given back with Release.
+func (b Batch) Hold(f *graph.Frame) Batch {
+	for _, t := range []**graph.Tensor{&b.Tokens, &b.Mask, &b.Labels} {
+		if *t != nil {
+			*t = f.Keep(*t)
+		}
+	}
+	return b
+}
+
+// Release gives back what Hold took.
+func (b *Batch) Release(f *graph.Frame) {
+	for _, t := range []*graph.Tensor{b.Tokens, b.Mask, b.Labels} {
+		if t != nil {
+			f.Forget(t)
+		}
+	}
+	*b = Batch{}
 }
 
 // Outputs is what the model returns: whoever holds it keeps these alive.

@@ -19,6 +19,7 @@ type trainer interface {
 // trainers lists the loops by their public name.
 func trainers() map[string]func() trainer {
 	return map[string]func() trainer{
+		"hf":    func() trainer { return &hfLoop{} },
 		"plain": func() trainer { return &plainLoop{} },
 	}
 }
