@@ -1,0 +1,176 @@
+package step
+
+import (
+	"memplan/internal/estimator/graph"
+	"memplan/internal/estimator/model"
+	"memplan/internal/estimator/spec"
+)
+
+// hfLoop is transformers.Trainer on one process, with accelerate beneath it
+// (transformers/trainer.py:_run_epoch and training_step @v5.24.0,
+// _inner_training_loop @v4.49.0; accelerate/accelerator.py @v1.15.0).
+type hfLoop struct {
+	batches  []model.Batch // of the step in hand, all on the card from its start
+	last     model.Batch   // the loop variable still holds the last one of the step before
+	numItems *graph.Tensor // labels counted over the step's batches
+	lossStep *graph.Tensor // tr_loss_step
+	trLoss   *graph.Tensor
+	divides  bool // the model divides the loss by numItems, a tensor
+}
+
+// The Trainer keeps the number of items as a tensor since 4.50; before, it was
+// a Python number.
+var tensorItemsSince = spec.Version{4, 50}
+
+var (
+	countRule  = &graph.Rule{Name: "sum", Source: "transformers/trainer.py:_get_num_items_in_batch"}
+	nanRule    = &graph.Rule{Name: "isnan", Source: "transformers/trainer.py:_run_epoch"}
+	trLossRule = &graph.Rule{Name: "tr_loss", Source: "transformers/trainer.py:_run_epoch"}
+)
+
+func (h *hfLoop) begin(r *Run) {
+	h.divides = r.M.Versions.Transformers.AtLeast(tensorItemsSince)
+	h.trLoss = r.M.Make(trLossRule, graph.Temporaries, graph.F32, graph.D())
+}
+
+func (h *hfLoop) micro(r *Run, i, n int) {
+	if i == 0 {
+		h.collect(r, n)
+	}
+	r.Batch = h.batches[i]
+	loss := h.computeLoss(r)
+	r.End(ForwardPart)
+	h.backward(r, loss)
+	r.End(BackwardPart)
+	h.track(r, loss)
+	if i == n-1 {
+		h.last = h.batches[i]
+		h.batches = h.batches[:i]
+	}
+}
+
+// collect is get_batch_samples: every micro batch of the step goes to the card
+// and its labels are counted, before the batches of the step before are let go.
+func (h *hfLoop) collect(r *Run, n int) {
+	fresh := make([]model.Batch, n)
+	for i := range fresh {
+		r.moveBatch()
+		fresh[i] = r.Batch.Hold(r.Loop)
+		r.Loop.Del("input_ids", "attention_mask", "labels")
+	}
+	items := h.countItems(r, fresh)
+	for i := range h.batches {
+		h.batches[i].Release(r.Loop)
+	}
+	h.last.Release(r.Loop)
+	if h.numItems != nil {
+		r.M.Forget(h.numItems)
+	}
+	h.batches, h.numItems = fresh, items
+}
+
+// countItems sums labels.ne(-100) over the batches.
+func (h *hfLoop) countItems(r *Run, batches []model.Batch) *graph.Tensor {
+	m := r.M
+	long := func() *graph.Tensor { return m.Make(countRule, graph.Temporaries, graph.I64, graph.D()) }
+	var sums []*graph.Tensor
+	var total *graph.Tensor
+	for _, b := range batches {
+		shape := b.Labels.Shape
+		if h.divides {
+			shape = shape.With(-1, shape.At(-1)-1) // labels[..., 1:]
+		}
+		valid := m.Make(countRule, graph.Temporaries, graph.Bool, shape)
+		sum := long()
+		m.Scratch(countRule, graph.Temporaries, shape.Numel()*graph.I64.Size())
+		m.Forget(valid)
+		if !h.divides {
+			sums = append(sums, sum)
+			continue
+		}
+		next := long()
+		if total != nil {
+			m.Forget(total)
+		}
+		m.Forget(sum)
+		total = next
+	}
+	if h.divides {
+		items := m.Make(countRule, graph.Temporaries, graph.F32, graph.D())
+		m.Forget(total)
+		return items
+	}
+	for range sums {
+		next := long()
+		if total != nil {
+			m.Forget(total)
+		}
+		total = next
+	}
+	for _, s := range sums {
+		m.Forget(s)
+	}
+	m.Forget(total)
+	return nil
+}
+
+// computeLoss runs the prepared model: autocast around its forward, outputs in
+// fp32 after it. The outputs die when it returns; the loss is the caller's.
+func (h *hfLoop) computeLoss(r *Run) *graph.Tensor {
+	f := r.Loop
+	r.Batch.NumItems, r.Batch.Counted = h.numItems, true
+	var out model.Outputs
+	run := func() { out = r.Net.Forward(f, r.Batch) }
+	if d := r.Job.Training.Precision.Mixed(); d != "" {
+		f.Autocast(DTypeOf(d), run)
+	} else {
+		run()
+	}
+	if h.divides {
+		out.Loss = f.Own(f.MulScalarInPlace(f.Give(out.Loss))) // loss *= number of processes
+	}
+	if r.Job.Training.Precision.Mixed() != "" {
+		logits := f.To(f.Give(out.Logits), graph.F32) // convert_outputs_to_fp32
+		out.Logits = f.Own(logits)
+	}
+	loss := f.Keep(out.Loss)
+	out.Release(f)
+	return loss
+}
+
+// backward is accelerator.backward: the loss divided by accelerate's own
+// accumulation count, scaled, and run back.
+func (h *hfLoop) backward(r *Run, loss *graph.Tensor) {
+	divided := r.Loop.Let("loss", r.Loop.MulScalar(loss))
+	r.backward(divided)
+	r.Loop.Del("loss")
+}
+
+// track adds the detached loss to the running sum, after asking whether it is
+// a number.
+func (h *hfLoop) track(r *Run, loss *graph.Tensor) {
+	m := r.M
+	if h.lossStep != nil {
+		m.Forget(h.lossStep)
+	}
+	h.lossStep = loss
+	m.Scratch(nanRule, graph.Temporaries, 1)
+	abs := m.Make(nanRule, graph.Temporaries, graph.F32, graph.D())
+	inf := m.Make(nanRule, graph.Temporaries, graph.Bool, graph.D())
+	m.Forget(abs)
+	m.Forget(inf)
+	if !h.divides { // tr_loss = tr_loss + tr_loss_step
+		sum := m.Make(trLossRule, graph.Temporaries, graph.F32, graph.D())
+		m.Forget(h.trLoss)
+		h.trLoss = sum
+	}
+}
+
+func (h *hfLoop) finish(r *Run) {
+	if enabled(r.Job.Training.GradClipping) {
+		clipGradNorm(r)
+	}
+	r.Optimizer.Step(r)
+	r.zeroGrad()
+	r.End(OptimizerPart)
+}
