@@ -2,6 +2,7 @@ package wire
 
 import (
 	"fmt"
+	"maps"
 	"math"
 	"slices"
 	"strconv"
@@ -56,12 +57,15 @@ func (r *rule) nearestOf(n *node) string {
 	if n.kind == list || n.kind == object {
 		return ""
 	}
-	if alternative := r.by[text]; alternative != nil && alternative.values != nil {
-		names := make([]string, 0, len(alternative.values)+len(r.spellings))
-		for _, v := range alternative.values {
-			names = append(names, v.text)
+	if names := r.names(); names != nil {
+		best := nearest(n.text, names)
+		if meant, ok := r.spellings[best]; ok {
+			return meant
 		}
-		return nearest(n.text, names)
+		return best
+	}
+	if r.onlyText() {
+		return strconv.Quote(clip(n.text))
 	}
 	if n.kind != text {
 		return ""
@@ -73,6 +77,20 @@ func (r *rule) nearestOf(n *node) string {
 		return nearestBoolean(n.text)
 	}
 	return ""
+}
+
+// names lists what may be written for a choice: its own names, then other
+// spellings of them; nil when the value is no choice.
+func (r *rule) names() []string {
+	choice := r.by[text]
+	if choice == nil || choice.values == nil {
+		return nil
+	}
+	names := make([]string, 0, len(choice.values)+len(r.spellings))
+	for _, v := range choice.values {
+		names = append(names, v.text)
+	}
+	return append(names, slices.Sorted(maps.Keys(r.spellings))...)
 }
 
 // nearestNumber is the number that a text may have meant.
@@ -229,7 +247,8 @@ func (c *check) free(path string, n *node) bool {
 }
 
 // object checks an object key by key. A wrong key is taken out, so that the
-// rest can still be read; the object itself stays unless it lacks something.
+// rest can still be read; one with nothing written behind it says nothing; the
+// object itself stays unless it lacks something.
 func (c *check) object(r *rule, path string, n *node) bool {
 	kept := n.members[:0]
 	written := r.mark(n)
@@ -242,6 +261,7 @@ func (c *check) object(r *rule, path string, n *node) bool {
 		switch {
 		case child == nil:
 			c.unknown(r, path, m)
+		case m.value.empty() && !child.free:
 		case c.value(child, at, m.value) && !child.absent(m.value):
 			kept = append(kept, m)
 		}
@@ -260,7 +280,7 @@ type presence struct {
 func (r *rule) mark(n *node) presence {
 	p := presence{keys: len(n.members)}
 	for _, key := range r.oneOf {
-		if n.get(key) != nil {
+		if v := n.get(key); v != nil && !v.empty() {
 			p.oneOf = append(p.oneOf, key)
 		}
 	}
@@ -269,15 +289,7 @@ func (r *rule) mark(n *node) presence {
 
 // complete checks what an object must have.
 func (c *check) complete(r *rule, path string, n *node, written presence) bool {
-	good := true
-	if r.oneOf != nil && len(written.oneOf) != 1 {
-		got := strings.Join(written.oneOf, " and ")
-		if got == "" {
-			got = "none of them"
-		}
-		c.found.add(path, n.pos, got, "exactly one of "+orList(r.oneOf), "")
-		good = false
-	}
+	good := c.chosen(r, path, n, written.oneOf)
 	for _, key := range r.required {
 		if n.get(key) == nil && !c.blamed(join(path, key)) {
 			c.found.add(join(path, key), n.pos, "", r.index[key].want, "")
@@ -289,6 +301,27 @@ func (c *check) complete(r *rule, path string, n *node, written presence) bool {
 		good = false
 	}
 	return good
+}
+
+// chosen checks that exactly one of the keys that exclude each other was given,
+// and that it says something.
+func (c *check) chosen(r *rule, path string, n *node, given []string) bool {
+	if r.oneOf == nil {
+		return true
+	}
+	if len(given) != 1 {
+		got := strings.Join(given, " and ")
+		if got == "" {
+			got = "none of them"
+		}
+		c.found.add(path, n.pos, got, "exactly one of "+orList(r.oneOf), "")
+		return false
+	}
+	at := join(path, given[0])
+	if n.get(given[0]) == nil && !c.blamed(at) {
+		c.found.add(at, n.pos, "an empty object", r.index[given[0]].want+" with at least one key", "")
+	}
+	return true
 }
 
 // blamed reports whether the path, or something in it, was found wrong.
@@ -303,15 +336,22 @@ func (c *check) blamed(path string) bool {
 
 // absent reports whether a right value says no more than leaving its key out:
 // null, an empty list, and "none" or false where the normal form has a long
-// form or nothing.
+// form or nothing. In a config.json they do say something.
 func (r *rule) absent(n *node) bool {
+	if r.free {
+		return false
+	}
 	switch n.kind {
 	case null:
 		return true
 	case list:
 		return len(n.items) == 0
 	case object:
-		return len(n.members) == 0 && r.index == nil && len(r.required) == 0
+		if short := n.get(r.short); r.short != "" && short != nil && short.text == r.nothing {
+			return true
+		}
+		reader := r.by[object]
+		return len(n.members) == 0 && reader.index == nil && len(reader.required) == 0
 	}
 	return r.nothing != "" && n.text == r.nothing
 }

@@ -39,6 +39,7 @@ type node struct {
 	items   []*node  // of a list
 	members []member // of an object, in the order written
 	pos     Position
+	from    string // the synonym it was given by, if any
 }
 
 // member is one key of an object.
@@ -51,6 +52,9 @@ type member struct {
 // Position is a place in the text of an input, counted from 1. The zero
 // Position is unknown: forms and URLs have none.
 type Position struct{ Line, Column int }
+
+// empty reports whether nothing was written: "key:" in YAML.
+func (n *node) empty() bool { return n.kind == null && n.text == "" }
 
 // get returns the value under a key, or nil.
 func (n *node) get(key string) *node {

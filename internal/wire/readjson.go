@@ -26,6 +26,7 @@ type jsonReader struct {
 	data  []byte
 	dec   *jsontext.Decoder
 	nodes int
+	end   int // of the token last read
 	seen  int // bytes before this one are counted in pos
 	pos   Position
 	found *Invalid
@@ -43,8 +44,8 @@ func readJSON(data []byte, found *Invalid) (*node, error) {
 	if err != nil {
 		return nil, r.explain(err)
 	}
-	if _, err := dec.ReadToken(); !errors.Is(err, io.EOF) {
-		return nil, notOne(r.position(), "the end of the text after one JSON value")
+	if _, pos, err := r.next(); !errors.Is(err, io.EOF) {
+		return nil, notOne(pos, "the end of the text after one JSON value")
 	}
 	return n, nil
 }
@@ -78,18 +79,28 @@ func (r *jsonReader) explain(err error) error {
 	var syntax *jsontext.SyntacticError
 	switch {
 	case errors.As(err, &limit):
-		return notOne(r.position(), string(limit))
+		return notOne(r.pos, string(limit))
 	case errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF):
 		return notOne(r.place(len(r.data)), "a complete JSON value: the text ends before it does")
 	case errors.As(err, &syntax):
 		return notOne(r.place(int(syntax.ByteOffset)), "JSON: "+syntax.Err.Error())
 	}
-	return notOne(r.position(), "JSON: "+strings.TrimPrefix(err.Error(), "jsontext: "))
+	return notOne(r.pos, "JSON: "+strings.TrimPrefix(err.Error(), "jsontext: "))
 }
 
-// position is the line and column of the token last read: of its first letter
-// where it stands on one line, as all but objects and lists do.
-func (r *jsonReader) position() Position { return r.place(int(r.dec.InputOffset())) }
+// next reads a token, and says where it begins.
+func (r *jsonReader) next() (jsontext.Token, Position, error) {
+	token, err := r.dec.ReadToken()
+	if err != nil {
+		return token, Position{}, err
+	}
+	start := r.end
+	for start < len(r.data) && strings.IndexByte(" \t\r\n:,", r.data[start]) >= 0 {
+		start++
+	}
+	r.end = int(r.dec.InputOffset())
+	return token, r.place(start), nil
+}
 
 // place is the line and column of a byte after all those asked for before.
 func (r *jsonReader) place(end int) Position {
@@ -109,14 +120,14 @@ func (r *jsonReader) place(end int) Position {
 
 // value reads the next value, which stands at path.
 func (r *jsonReader) value(path string, depth int) (*node, error) {
-	token, err := r.dec.ReadToken()
+	token, pos, err := r.next()
 	if err != nil {
 		return nil, err
 	}
 	if r.nodes++; depth > maxDepth || r.nodes > maxNodes {
 		return nil, errLimit(fmt.Sprintf("at most %d levels and %d values", maxDepth, maxNodes))
 	}
-	n := &node{}
+	n := &node{pos: pos}
 	switch token.Kind() {
 	case 'n':
 		n.kind, n.text = null, "null"
@@ -127,7 +138,6 @@ func (r *jsonReader) value(path string, depth int) (*node, error) {
 	case '"':
 		n.kind, n.text = text, token.String()
 	}
-	n.pos = r.position()
 	switch token.Kind() {
 	case '[':
 		return n, r.list(n, path, depth)
@@ -146,7 +156,7 @@ func (r *jsonReader) list(n *node, path string, depth int) error {
 		}
 		n.items = append(n.items, x)
 	}
-	_, err := r.dec.ReadToken()
+	_, _, err := r.next()
 	return err
 }
 
@@ -155,11 +165,11 @@ func (r *jsonReader) object(n *node, path string, depth int) error {
 	n.members = make([]member, 0, 8)
 	keys := keySet{}
 	for r.dec.PeekKind() != '}' {
-		token, err := r.dec.ReadToken()
+		token, pos, err := r.next()
 		if err != nil {
 			return err
 		}
-		key, pos := token.String(), r.position()
+		key := token.String()
 		value, err := r.value(join(path, key), depth+1)
 		if err != nil {
 			return err
@@ -170,7 +180,7 @@ func (r *jsonReader) object(n *node, path string, depth int) error {
 		}
 		n.members = append(n.members, member{key, pos, value})
 	}
-	_, err := r.dec.ReadToken()
+	_, _, err := r.next()
 	return err
 }
 

@@ -143,8 +143,6 @@ func (r *yamlReader) object(n *node, y *yaml.Node, path string, depth int) error
 			r.found.add(path, pos, "a key that is no text", "keys of text", "")
 		case keys.has(n, k.Value):
 			r.found.add(join(path, k.Value), pos, value.describe(), "each key once", "")
-		case v.Kind == yaml.ScalarNode && v.Value == "" && value.kind == null:
-			// "key:" with nothing behind it says nothing
 		default:
 			n.members = append(n.members, member{k.Value, pos, value})
 		}

@@ -161,11 +161,17 @@ func (r *rule) respell(n *node) error {
 			n.kind = boolean
 		}
 	}
-	if n.loose == plain && r.by[n.kind] == nil && r.by[text] != nil && (n.kind == number || n.kind == boolean) {
+	if n.loose == plain && r.by[n.kind] == nil && r.onlyText() && (n.kind == number || n.kind == boolean) {
 		n.kind = text
 	}
 	if r.expand != nil {
 		return r.expand(n)
 	}
 	return nil
+}
+
+// onlyText reports whether the rule reads free text and nothing else, as that
+// of a version does.
+func (r *rule) onlyText() bool {
+	return r.by[text] != nil && r.by[text].values == nil && r.by[object] == nil && r.by[list] == nil
 }

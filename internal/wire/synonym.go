@@ -78,6 +78,9 @@ func (c *check) rename(root, at *node, prefix string, known map[string]*rule) {
 
 // translate puts the value of a synonym where it belongs.
 func (c *check) translate(root *node, path string, s Synonym, value *node) {
+	if value.empty() {
+		return
+	}
 	if s.Values != nil {
 		meant, ok := s.Values[strings.ToLower(value.text)]
 		if !ok || value.kind > text {
@@ -89,6 +92,7 @@ func (c *check) translate(root *node, path string, s Synonym, value *node) {
 		}
 		value = &node{kind: text, text: meant, pos: value.pos}
 	}
+	value.from = path
 	if s.Method != "" {
 		c.implied = &node{kind: text, text: s.Method, pos: value.pos}
 	}
@@ -147,7 +151,11 @@ func (c *check) place(root *node, from, path string, value *node) {
 		return
 	}
 	if !r.sameMeaning(there, value) {
-		c.wrong(from, value, fmt.Sprintf("the value of %s, which is %s, or only one of the two keys", path, there.describe()), "")
+		there, given := there.describe(), there.from
+		if given == "" {
+			given = path
+		}
+		c.wrong(from, value, fmt.Sprintf("the same as %s, which says %s, or only one of the two keys", given, there), "")
 	}
 }
 

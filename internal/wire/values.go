@@ -98,6 +98,7 @@ func (c *check) put(root *node, key string, v *node) {
 	case key == zeroAlias:
 		c.translate(root, key, c.d.synonyms["zero_stage"], v)
 	case short && alias.Path != key:
+		v.from = key
 		if key == adapterAlias {
 			c.implied = &node{kind: text, text: "lora"}
 		}
