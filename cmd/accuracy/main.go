@@ -1,14 +1,16 @@
 // Command accuracy compares the estimator with measured jobs.
 //
-//	accuracy CORPUS            print the errors by source, tag and metric
-//	accuracy diff JOB TRACE    compare a job's allocation events with a trace
+//	accuracy [-tag TAG] CORPUS   the errors by source, tag and metric
+//	accuracy diff JOB TRACE      a job's allocation events beside a trace
 //
-// A trace is what the no-op-driver oracle writes with --trace FILE --trace-all:
-// every allocation and free of the real framework, in order. A total can be
-// right by two wrongs; a sequence of events cannot.
+// CORPUS is a folder of files *.jsonl with one measured job a line (the format
+// of a run). A trace is what the no-op-driver oracle writes with --trace FILE
+// --trace-all: every allocation and free of the real framework, in order. A
+// total can be right by two wrongs; a sequence of events cannot.
 package main
 
 import (
+	"flag"
 	"fmt"
 	"os"
 )
@@ -21,9 +23,17 @@ func main() {
 }
 
 func run(args []string) error {
-	switch {
-	case len(args) >= 3 && args[0] == "diff":
+	if len(args) == 3 && args[0] == "diff" {
 		return diff(os.Stdout, args[1], args[2])
 	}
-	return fmt.Errorf("usage: accuracy CORPUS | accuracy diff JOB TRACE")
+	flags := flag.NewFlagSet("accuracy", flag.ContinueOnError)
+	tag := flags.String("tag", "", "only rows with this tag, such as core")
+	rows := flags.Bool("rows", false, "print every row")
+	if err := flags.Parse(args); err != nil {
+		return err
+	}
+	if flags.NArg() != 1 {
+		return fmt.Errorf("usage: accuracy [-tag TAG] [-rows] CORPUS, or accuracy diff JOB TRACE")
+	}
+	return report(os.Stdout, flags.Arg(0), *tag, *rows)
 }

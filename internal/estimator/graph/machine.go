@@ -1,6 +1,7 @@
 package graph
 
 import (
+	"maps"
 	"slices"
 
 	"memplan/internal/estimator/allocator"
@@ -228,40 +229,38 @@ func (m *Machine) InModule(x *Module) {
 	}
 }
 
-// Repeatable finds what a stretch of events replaces: the storages from before
-// it that it frees, paired with those of equal size it leaves behind. It
-// returns false when the two do not pair up, so that running the events again
+// Repeatable finds what a stretch of the program replaces: the storages from
+// before it that it frees, paired with those of equal size it leaves behind. It
+// returns false when the two do not pair up, so that running the stretch again
 // would not leave the same state.
-func (m *Machine) Repeatable(events []allocator.Event) ([]allocator.Carry, bool) {
-	fresh := map[int32]bool{}
-	var gone []int32
-	for _, e := range events {
-		switch e.Kind {
-		case allocator.Alloc:
-			fresh[e.Block] = true
-		case allocator.Free:
-			if fresh[e.Block] {
+func (m *Machine) Repeatable(parts ...allocator.Part) ([]allocator.Carry, bool) {
+	fresh, gone := map[int32]bool{}, map[int32]bool{}
+	for _, p := range parts {
+		for _, e := range p.Events {
+			switch {
+			case e.Kind == allocator.Alloc:
+				fresh[e.Block] = true
+			case e.Kind == allocator.Free && fresh[e.Block]:
 				delete(fresh, e.Block)
-			} else {
-				gone = append(gone, e.Block)
+			case e.Kind == allocator.Free:
+				gone[e.Block] = true
 			}
 		}
+		for _, c := range p.Carry { // what the part replaced goes by its old name again
+			delete(fresh, c.From)
+			delete(gone, c.To)
+		}
 	}
-	left := make([]int32, 0, len(fresh))
-	for b := range fresh {
-		left = append(left, b)
-	}
-	if len(left) != len(gone) {
+	left, lost := slices.Sorted(maps.Keys(fresh)), slices.Sorted(maps.Keys(gone))
+	if len(left) != len(lost) {
 		return nil, false
 	}
-	slices.Sort(left)
-	slices.Sort(gone)
 	carry := make([]allocator.Carry, len(left))
 	for i := range left {
-		if m.bytesOf(left[i]) != m.bytesOf(gone[i]) {
+		if m.bytesOf(left[i]) != m.bytesOf(lost[i]) {
 			return nil, false
 		}
-		carry[i] = allocator.Carry{From: left[i], To: gone[i]}
+		carry[i] = allocator.Carry{From: left[i], To: lost[i]}
 	}
 	return carry, true
 }

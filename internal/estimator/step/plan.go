@@ -136,6 +136,7 @@ func (r *Run) build(family *model.Family) error {
 		return err
 	}
 	net.Root.Named("")
+	requireInputGrads(r)
 	checkpoint(r)
 	for _, p := range net.Root.Parameters() {
 		if p.Trained {
@@ -166,7 +167,7 @@ func (r *Run) step(ph Phase) {
 		events := r.M.Events()
 		repeat := 1
 		if middle && n-1-i > 1 {
-			if carry, ok := r.M.Repeatable(events); ok {
+			if carry, ok := r.M.Repeatable(allocator.Part{Events: events}); ok {
 				repeat = n - 1 - i
 				r.add(events, repeat, carry)
 				i += repeat - 1
@@ -179,11 +180,7 @@ func (r *Run) step(ph Phase) {
 	r.add(r.M.Events(), 1, nil)
 	part := allocator.Part{Label: int32(ph), Parts: r.parts}
 	if ph == SteadyStep {
-		var all []allocator.Event
-		for _, p := range r.parts {
-			all = append(all, p.Events...)
-		}
-		if carry, ok := r.M.Repeatable(all); ok {
+		if carry, ok := r.M.Repeatable(r.parts...); ok {
 			part.Repeat, part.Carry = steadySteps, carry
 		}
 	}

@@ -1,0 +1,171 @@
+package main
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"fmt"
+	"math"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"memplan/internal/catalog"
+	"memplan/internal/estimator"
+	"memplan/internal/planner"
+	"memplan/internal/units"
+	"memplan/internal/wire"
+)
+
+// outcome is one figure of one row beside what was predicted.
+type outcome struct {
+	row       *row
+	metric    string // allocated, reserved, …; with a phase: load/allocated
+	measured  units.Bytes
+	predicted units.Bytes
+	relation  string
+}
+
+// relative is the signed relative error.
+func (o outcome) relative() float64 {
+	return float64(o.predicted-o.measured) / float64(max(o.measured, 1))
+}
+
+// row is a measured job with its answer, or why there is none.
+type row struct {
+	wire.Run
+	file     string
+	estimate *estimator.Estimate
+	err      error
+}
+
+// source is the row's origin without the path within it: rows of one source
+// share its mistakes.
+func (r *row) source() string {
+	s, _, _ := strings.Cut(r.Source, "@")
+	return s
+}
+
+// load reads and answers every row of a corpus that has the tag.
+func load(folder, tag string) ([]*row, error) {
+	files, err := filepath.Glob(filepath.Join(folder, "*.jsonl"))
+	if err != nil {
+		return nil, err
+	}
+	if len(files) == 0 {
+		return nil, fmt.Errorf("no *.jsonl in %s", folder)
+	}
+	c, err := catalog.Open()
+	if err != nil {
+		return nil, err
+	}
+	p := planner.New(planner.Config{Catalog: c, CacheEntries: -1})
+	var rows []*row
+	for _, f := range files {
+		if strings.HasPrefix(filepath.Base(f), "throughput") {
+			continue // rows of another shape
+		}
+		if rows, err = loadFile(rows, p, f, tag); err != nil {
+			return nil, err
+		}
+	}
+	return rows, nil
+}
+
+func loadFile(rows []*row, p *planner.Planner, file, tag string) ([]*row, error) {
+	data, err := os.ReadFile(file)
+	if err != nil {
+		return nil, err
+	}
+	lines := bufio.NewScanner(bytes.NewReader(data))
+	lines.Buffer(nil, 16<<20)
+	for n := 1; lines.Scan(); n++ {
+		run, err := wire.DecodeRow(lines.Bytes())
+		if err != nil {
+			return nil, fmt.Errorf("%s line %d: %w", file, n, err)
+		}
+		r := &row{Run: run, file: filepath.Base(file)}
+		if tag != "" && !r.tagged(tag) {
+			continue
+		}
+		r.answer(p)
+		rows = append(rows, r)
+	}
+	return rows, lines.Err()
+}
+
+func (r *row) tagged(tag string) bool {
+	for _, t := range r.Tags {
+		if t == tag {
+			return true
+		}
+	}
+	return false
+}
+
+// answer estimates the row's job; a defect that panics is an error of the row.
+func (r *row) answer(p *planner.Planner) {
+	defer func() {
+		if x := recover(); x != nil {
+			r.err = fmt.Errorf("panic: %v", x)
+		}
+	}()
+	r.estimate, r.err = p.Estimate(context.Background(), r.Job)
+}
+
+// outcomes lists the row's comparable figures.
+func (r *row) outcomes() []outcome {
+	if r.estimate == nil {
+		return nil
+	}
+	var all []outcome
+	for _, m := range r.Measured {
+		if m.Rank != "" && m.Rank != "0" {
+			continue
+		}
+		predicted, ok := predictedOf(r.estimate, m)
+		if !ok {
+			continue
+		}
+		name := m.Metric
+		if m.Phase != "" {
+			name = m.Phase + "/" + name
+		}
+		all = append(all, outcome{row: r, metric: name, measured: m.Bytes, predicted: predicted, relation: m.Relation})
+	}
+	return all
+}
+
+// predictedOf is the answer's figure for a measurement: without a phase the
+// larger of first and steady step.
+func predictedOf(e *estimator.Estimate, m wire.Measurement) (units.Bytes, bool) {
+	best, found := units.Bytes(0), false
+	for _, p := range e.Phases {
+		if m.Phase == "" && p.Name == "load" || m.Phase != "" && m.Phase != p.Name {
+			continue
+		}
+		v, ok := map[string]units.Bytes{
+			"tensor": p.PeakTensor, "requested": p.PeakRequested, "allocated": p.PeakAllocated, "reserved": p.PeakReserved, "process": p.PeakProcess,
+		}[m.Metric]
+		if ok {
+			best, found = max(best, v), true
+		}
+	}
+	if m.Metric == "activations" {
+		return e.Peak.Activations, true
+	}
+	return best, found
+}
+
+// quantile is the q-th quantile of sorted values, by linear interpolation.
+func quantile(sorted []float64, q float64) float64 {
+	if len(sorted) == 0 {
+		return math.NaN()
+	}
+	at := q * float64(len(sorted)-1)
+	low := int(at)
+	if low+1 >= len(sorted) {
+		return sorted[len(sorted)-1]
+	}
+	return sorted[low] + (at-float64(low))*(sorted[low+1]-sorted[low])
+}
