@@ -40,8 +40,9 @@ type Fix struct {
 	Patch []Change `json:"patch"`
 }
 
-// Change is one value of a job: where it stands, what it is, what it becomes.
-// From is null where the job did not say.
+// Change is one value of a job: where it stands, what it is (or is taken to be
+// where the job did not say), what it becomes. To is null for a value to leave
+// out.
 type Change struct {
 	Path string `json:"path"`
 	From any    `json:"from"`

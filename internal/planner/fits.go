@@ -172,18 +172,9 @@ type search struct {
 // largest returns the largest fitting probe (micro 0 and no estimate when one
 // sample does not fit) and the one directly above it (no estimate at the limit).
 func (s *search) largest(ctx context.Context) (best, above probe, err error) {
-	high, err := s.probe(1)
-	if err != nil || !high.fits() {
-		return probe{}, high, err
-	}
-	low := high
-	for step := 1; high.fits(); step *= 4 {
-		if low = high; low.micro == maxMicroBatch {
-			return low, probe{}, nil
-		}
-		if high, err = s.probe(min(low.micro+step, maxMicroBatch)); err != nil {
-			return probe{}, probe{}, err
-		}
+	low, high, err := s.bracket(ctx)
+	if err != nil || low.est == nil || high.est == nil {
+		return low, high, err
 	}
 	for turn := 0; high.micro-low.micro > 1; turn++ {
 		if err := ctx.Err(); err != nil {
@@ -200,6 +191,39 @@ func (s *search) largest(ctx context.Context) (best, above probe, err error) {
 		}
 	}
 	return low, high, nil
+}
+
+// bracket goes up from one sample until one probe fits and the next does not.
+// Without an estimate low means that none fits, and high that all do.
+func (s *search) bracket(ctx context.Context) (low, high probe, err error) {
+	high, err = s.probe(1)
+	for tries := 0; err == nil && high.fits(); tries++ {
+		if high.micro == maxMicroBatch {
+			return high, probe{}, nil
+		}
+		step := beyond(low, high, tries)
+		low = high
+		if high, err = s.probe(min(low.micro+step, maxMicroBatch)); err == nil {
+			err = ctx.Err()
+		}
+	}
+	return low, high, err
+}
+
+// beyond is how far above two fitting probes the first that does not fit is
+// expected, on the straight line through both; the least step doubles with each
+// try.
+func beyond(before, low probe, tries int) int {
+	least := 1 << tries
+	if before.est == nil {
+		return least
+	}
+	rise := float64(low.est.Peak.Interval.High-before.est.Peak.Interval.High) / float64(low.micro-before.micro)
+	room := float64(low.est.Target.Usable - low.est.Peak.Interval.High)
+	if !(rise > 0) || room/rise > maxMicroBatch {
+		return maxMicroBatch
+	}
+	return max(least, int(room/rise)+1)
 }
 
 func (s *search) probe(micro int) (probe, error) {

@@ -99,6 +99,16 @@ func TestFitsIsTheLargest(t *testing.T) {
 	})
 }
 
+func TestFitsIsQuickOnAStraightLine(t *testing.T) {
+	for _, sample := range []units.Bytes{3 * units.MiB, 100 * units.MiB, gib} {
+		p, e := newPlanner(t, planner.Config{})
+		e.required = linear(gib, sample)
+		_, err := p.Fits(t.Context(), gpt2(), []string{"A100-SXM4-80GB"})
+		require.NoError(t, err)
+		require.LessOrEqual(t, e.count(), 6, "%s a sample", sample)
+	}
+}
+
 func TestFitsOnTheUsualCards(t *testing.T) {
 	for _, test := range []struct {
 		name   string

@@ -60,6 +60,9 @@ func (p *Planner) query(f Filter) (Query, error) {
 	if g, err := p.catalog.GPU(f.GPU); f.GPU != "" && err == nil {
 		q.GPU = g.Key // a card that is not in the catalogue may be kept under its own name
 	}
+	if m, ok := p.catalog.Model(f.Model); ok {
+		q.Model = m.ID
+	}
 	if f.Cursor != "" {
 		after, err := positionOf(f.Cursor)
 		if err != nil {

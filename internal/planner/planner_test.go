@@ -178,6 +178,21 @@ func TestEstimatePassesTheEnginesErrorOn(t *testing.T) {
 	require.Equal(t, e.err, err)
 }
 
+func TestPanicIsOneJobsError(t *testing.T) {
+	p, _ := newPlanner(t, planner.Config{Engine: func(j spec.Job, d spec.Device, c spec.Coefficients) (*estimator.Estimate, error) {
+		if j.Name == "bad" {
+			panic("index out of range")
+		}
+		return (&engine{}).run(j, d, c)
+	}})
+	good, bad := gpt2(), gpt2()
+	bad.Name = "bad"
+	outcomes := p.EstimateBatch(t.Context(), []spec.Job{bad, good}, false)
+	require.Equal(t, fault.Internal, fault.KindOf(outcomes[0].Err))
+	require.ErrorContains(t, outcomes[0].Err, "index out of range")
+	require.NoError(t, outcomes[1].Err)
+}
+
 func TestEstimateEndsWithItsContext(t *testing.T) {
 	p, e := newPlanner(t, planner.Config{})
 	ctx, cancel := context.WithCancel(t.Context())

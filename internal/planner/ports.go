@@ -71,7 +71,7 @@ type Filter struct {
 	Labels  map[string]string // every one must be there with this value
 	GPU     string            // catalogue key or any alias
 	Verdict estimator.Verdict
-	Model   string // id, or the name shown for a model without one
+	Model   string // id or alias, or the name shown for a model without one
 	Text    string // part of name, model or card, ignoring case
 	Limit   int    // 1 to 200; 0 means 50
 	Cursor  string // Page.Next of the page before
@@ -83,8 +83,8 @@ type Page struct {
 	Next  string    `json:"next_cursor,omitempty"`
 }
 
-// Query is a Filter whose card is a key, whose limit is set and whose cursor
-// is a position.
+// Query is a Filter whose card and model are in the catalogue's spelling, whose
+// limit is set and whose cursor is a position.
 type Query struct {
 	Filter
 	After *Position

@@ -4,6 +4,8 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"fmt"
+	"runtime/debug"
 	"slices"
 
 	"memplan/internal/estimator"
@@ -66,7 +68,7 @@ func (p *Planner) prepare(ctx context.Context, job spec.Job) (*prepared, error) 
 func (p *Planner) run(r *prepared) (*estimator.Estimate, error) {
 	coefficients := r.coefficients
 	coefficients.EngineError = r.spread
-	est, err := p.engine(r.job, r.device, coefficients)
+	est, err := p.guarded(r.job, r.device, coefficients)
 	if err != nil {
 		return nil, err
 	}
@@ -77,6 +79,18 @@ func (p *Planner) run(r *prepared) (*estimator.Estimate, error) {
 	est.Assumptions = mergeAssumptions(r.assumptions, est.Assumptions)
 	est.Warnings = append(slices.Clone(r.warnings), est.Warnings...)
 	return est, nil
+}
+
+// guarded asks the engine. A defect that makes it panic on one job is that job's
+// error, and not the end of the process: engines run on goroutines of batches,
+// where nobody else recovers.
+func (p *Planner) guarded(job spec.Job, device spec.Device, c spec.Coefficients) (est *estimator.Estimate, err error) {
+	defer func() {
+		if v := recover(); v != nil {
+			est, err = nil, fault.Wrap(fault.Internal, "planner: engine", fmt.Errorf("panic: %v\n%s", v, debug.Stack()))
+		}
+	}()
+	return p.engine(job, device, c)
 }
 
 // mergeAssumptions puts the ones that decide first, and of those the planner's,

@@ -68,12 +68,15 @@ func eightBitAdam(job *spec.Job, now spec.Job, _ spec.Device) []Change {
 	if (o.Name != "adamw" && o.Name != "adam") || (o.StateBits != 0 && o.StateBits <= 8) || slices.Contains(now.Parallelism.Offload, "optimizer") {
 		return nil
 	}
-	job.Training.Optimizer = spec.Optimizer{Name: o.Name, Library: "bitsandbytes", StateBits: 8}
-	return []Change{
+	changes := []Change{
 		{"training.optimizer.library", o.Library, "bitsandbytes"},
 		{"training.optimizer.state_bits", max(o.StateBits, 32), 8},
-		{"training.optimizer.implementation", o.Implementation, nil},
 	}
+	if asked := job.Training.Optimizer.Implementation; asked != "" {
+		changes = append(changes, Change{"training.optimizer.implementation", asked, nil}) // it is torch's
+	}
+	job.Training.Optimizer = spec.Optimizer{Name: o.Name, Library: "bitsandbytes", StateBits: 8}
+	return changes
 }
 
 // pureBF16 is for full fine-tuning in mixed precision over fp32 weights.

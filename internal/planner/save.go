@@ -46,7 +46,7 @@ func (p *Planner) keep(ctx context.Context, est estimator.Estimate, hash cacheKe
 	if err != nil {
 		return nil, fault.Wrap(fault.Internal, "planner: encode estimate", err)
 	}
-	record := Record{Summary: summarise(&est), JobHash: hash.String(), Document: document}
+	record := Record{Summary: p.summarise(&est), JobHash: hash.String(), Document: document}
 	record.CreatedAt = p.now()
 	id, err := p.store.SaveEstimate(ctx, record, key)
 	if err != nil {
@@ -75,13 +75,13 @@ func (p *Planner) Saved(ctx context.Context, id string) (*estimator.Estimate, er
 }
 
 // summarise takes from an answer what lists show.
-func summarise(est *estimator.Estimate) Summary {
+func (p *Planner) summarise(est *estimator.Estimate) Summary {
 	labels := make(map[string]string, len(est.Job.Labels))
 	for k, v := range est.Job.Labels {
 		labels[k] = labelText(v)
 	}
 	return Summary{
-		ID: est.ID, Name: est.Job.Name, Labels: labels, Model: modelName(est.Job.Model),
+		ID: est.ID, Name: est.Job.Name, Labels: labels, Model: p.modelName(est.Job.Model),
 		GPU: est.Target.GPU, Verdict: est.Target.Verdict, Text: est.Summary,
 		Peak: est.Peak.Allocated, Required: est.Peak.Required, Usable: est.Target.Usable,
 		Engine: est.Engine.Version,
@@ -101,9 +101,12 @@ func labelText(v any) string {
 	return string(text)
 }
 
-// modelName is what a list calls a model: its id, the name its configuration
-// gives, its family, or its size.
-func modelName(m spec.Model) string {
+// modelName is what a list calls a model: its id in the catalogue's spelling,
+// the name its configuration gives, its family, or its size.
+func (p *Planner) modelName(m spec.Model) string {
+	if known, ok := p.catalog.Model(m.ID); ok {
+		return known.ID
+	}
 	if m.ID != "" {
 		return m.ID
 	}

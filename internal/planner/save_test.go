@@ -35,7 +35,7 @@ func TestSaveKeepsTheAnswer(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, []planner.Summary{{
 		ID: saved.ID, CreatedAt: noon, Name: "first", Labels: map[string]string{"team": "nlp", "run": "7", "dry": "true"},
-		Model: "openai-community/gpt2", GPU: "A100-SXM4-80GB", Verdict: estimator.Fits, Text: saved.Summary,
+		Model: "gpt2", GPU: "A100-SXM4-80GB", Verdict: estimator.Fits, Text: saved.Summary,
 		Peak: 9 * units.GiB, Required: 10 * units.GiB, Usable: saved.Target.Usable, Engine: "test",
 	}}, page.Items)
 }
@@ -123,7 +123,8 @@ func TestModelNamesInLists(t *testing.T) {
 		model spec.Model
 		want  string
 	}{
-		{"id", spec.Model{ID: "openai-community/gpt2"}, "openai-community/gpt2"},
+		{"id", spec.Model{ID: "gpt2"}, "gpt2"},
+		{"id in another spelling", spec.Model{ID: "OpenAI-community/GPT2@main"}, "gpt2"},
 		{"config with a name", spec.Model{Config: map[string]any{"_name_or_path": "mine/x", "model_type": "llama"}}, "mine/x"},
 		{"config", spec.Model{Config: map[string]any{"_name_or_path": "", "model_type": "llama"}}, "llama"},
 		{"architecture", spec.Model{Architecture: map[string]any{"family": "resnet50"}}, "resnet50"},
@@ -188,7 +189,9 @@ func TestListFilters(t *testing.T) {
 		{"card by an alias", planner.Filter{GPU: "Tesla T4"}, 1},
 		{"card nobody knows", planner.Filter{GPU: "none such"}, 0},
 		{"text", planner.Filter{Text: "night"}, 1},
-		{"model", planner.Filter{Model: "openai-community/gpt2"}, 2},
+		{"model", planner.Filter{Model: "gpt2"}, 2},
+		{"model by an alias", planner.Filter{Model: "openai-community/gpt2"}, 2},
+		{"model nobody knows", planner.Filter{Model: "gpt"}, 0},
 		{"verdict", planner.Filter{Verdict: estimator.Exceeds}, 0},
 	} {
 		page, err := p.List(t.Context(), test.filter)
