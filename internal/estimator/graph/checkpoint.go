@@ -248,3 +248,15 @@ func (m *Machine) detachAll(in []*Tensor) ([]*Tensor, []*Leaf) {
 	}
 	return detached, leaves
 }
+
+// lose is told that a node died before any backward: what it packed is not
+// kept in the second run.
+func (r *region) lose(n *Node) {
+	if r.lost == nil {
+		r.lost = map[int]bool{}
+	}
+	for i := range n.saved {
+		r.lost[int(n.regionAt)+i] = true
+	}
+	r.live -= len(n.saved)
+}

@@ -118,7 +118,20 @@ func (m *Machine) evaluate(n *Node, queue *ready) {
 		}
 		m.deliver(*e, g, queue)
 	})
+	if n.many == nil {
+		m.dropUnwanted(n, &out)
+	}
 	m.settle()
+}
+
+// dropUnwanted releases the gradients that a kernel computed for inputs that
+// need none.
+func (m *Machine) dropUnwanted(n *Node, out *Grads) {
+	for i, g := range out {
+		if g != nil && !n.in[i].wants() {
+			m.release(g)
+		}
+	}
 }
 
 // forget drops a node's saved tensors (release_variables).

@@ -70,3 +70,26 @@ func (m *Machine) unroot(id storageID) {
 		}
 	}
 }
+
+// Discard drops the graph that only t leads to: no backward will run through
+// it. The caller drops t next.
+func (m *Machine) Discard(t *Tensor) {
+	if t.node != nil {
+		m.discard(t.node)
+	}
+}
+
+func (m *Machine) discard(n *Node) {
+	if r := n.region; r != nil {
+		r.lose(n)
+		n.region = nil
+	} else {
+		m.releaseAll(n.saved)
+	}
+	n.saved = nil
+	n.eachEdge(func(_ int, e *edge) {
+		if e.node != nil {
+			m.discard(e.node)
+		}
+	})
+}

@@ -105,6 +105,7 @@ func (m *Machine) sumTo(t *Tensor, shape Dims) *Tensor {
 		}
 	}
 	r := m.alloc(shape, t.DType)
+	r.view = lead > 0 // summed with dimensions kept, then seen without them
 	m.reduceScratch(reductionOf(t, kept))
 	return r
 }

@@ -50,7 +50,7 @@ func newLlama(c Config, b Build) (*Network, error) {
 		return nil, err
 	}
 	lm := newLlamaForCausalLM(l, b)
-	net := &Network{Root: lm.Module, Embeddings: lm.model.embedTokens, Forward: lm.run}
+	net := &Network{Root: lm.Module, Embeddings: lm.model.embedTokens, Head: lm.lmHead, Forward: lm.run}
 	for _, layer := range lm.model.layers {
 		net.Blocks = append(net.Blocks, layer)
 	}

@@ -50,6 +50,9 @@ type Network struct {
 	Blocks []*graph.Module
 	// Forward runs the model with its loss.
 	Forward func(f *graph.Frame, b Batch) Outputs
+	// Head is the output layer of a language model, nil where there is none
+	// (get_output_embeddings).
+	Head *graph.Module
 	// Embeddings is the input embedding: what enable_input_require_grads hooks.
 	Embeddings *graph.Module
 }

@@ -19,6 +19,24 @@ func buildOf(job spec.Job, v spec.Versions) model.Build {
 	}
 }
 
+// requireInputGrads is enable_input_require_grads: a hook makes the embedding's
+// output a leaf that needs a gradient, without which a checkpointed block of
+// frozen weights would have none to pass on. Trainers call it for adapters
+// under checkpointing.
+func requireInputGrads(r *Run) {
+	t := &r.Job.Training
+	if !t.InputGrad && (t.Adapter == nil || t.Checkpointing.Mode != "full") {
+		return
+	}
+	embeddings := r.Net.Embeddings
+	forward := embeddings.Forward
+	embeddings.Forward = func(f *graph.Frame, in ...*graph.Tensor) []*graph.Tensor {
+		out := forward(f, in...)
+		f.RequireGrad(out[0])
+		return out
+	}
+}
+
 // checkpoint marks the blocks whose activations are recomputed.
 func checkpoint(r *Run) {
 	c := &r.Job.Training.Checkpointing
