@@ -52,13 +52,14 @@ type walk struct {
 
 func (w *walk) run() {
 	parts := partsAhead(w.r.log)
-	next := 0
+	next, renamed := 0, w.r.renamed
 	for i := range w.r.log {
 		m := &w.r.log[i]
-		w.apply(m)
-		if m.carry != nil {
-			continue
+		for len(renamed) > 0 && renamed[0].before == i {
+			w.rename(renamed[0].carry)
+			renamed = renamed[1:]
 		}
+		w.apply(&m.Event)
 		w.part, w.phase = parts[i].part, parts[i].phase
 		w.micro = parts[i].micro
 		w.tensor[w.phase] = max(w.tensor[w.phase], m.requested-w.workspaces())
@@ -87,8 +88,8 @@ func (w *walk) atPeak(m *moment) {
 	e := w.e
 	e.Peak.At = w.where(m)
 	shares := w.total
-	shares[graph.Rounding] = m.allocated - m.requested
-	shares[graph.Fragmentation] = e.Peak.Reserved - m.allocated
+	shares[graph.Rounding] = e.Peak.Allocated - m.requested
+	shares[graph.Fragmentation] = e.Peak.Reserved - e.Peak.Allocated
 	shares[graph.Context] = w.co.Context.Mean
 	shares[graph.Communication] = w.co.NCCL.Mean
 	e.Breakdown = []Share{}
@@ -181,7 +182,7 @@ func partsAhead(log []moment) []position {
 	out := make([]position, len(log))
 	p := position{phase: step.SteadyStep, part: step.OptimizerPart}
 	for i := len(log) - 1; i >= 0; i-- {
-		if log[i].carry == nil && log[i].Kind == allocator.Mark {
+		if log[i].Kind == allocator.Mark {
 			p.phase, p.part = step.ReadMark(log[i].Site)
 		}
 		out[i] = p
@@ -189,7 +190,7 @@ func partsAhead(log []moment) []position {
 	micro := 1
 	for i := range out {
 		out[i].micro = micro
-		if log[i].carry == nil && log[i].Kind == allocator.Mark {
+		if log[i].Kind == allocator.Mark {
 			switch out[i].part {
 			case step.BackwardPart:
 				micro++
@@ -206,7 +207,7 @@ func partsAhead(log []moment) []position {
 func sample(log []moment, n int) []int {
 	first := 0
 	for i := range log {
-		if log[i].carry == nil && log[i].Kind == allocator.Mark {
+		if log[i].Kind == allocator.Mark {
 			first = i
 			break
 		}
@@ -219,7 +220,7 @@ func sample(log []moment, n int) []int {
 		high := -1
 		last := -1
 		for i := from; i < to; i++ {
-			if log[i].carry != nil || log[i].Kind == allocator.Mark || log[i].Kind == allocator.Recat {
+			if log[i].Kind == allocator.Mark || log[i].Kind == allocator.Recat {
 				continue
 			}
 			if high < 0 || log[i].allocated > log[high].allocated {

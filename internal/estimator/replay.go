@@ -16,14 +16,22 @@ import (
 type moment struct {
 	allocator.Event
 	allocated, reserved, requested units.Bytes
-	carry                          []allocator.Carry // set: not an event but a renaming
 }
 
-// replay is one run of a program through the allocator, written down.
+// renaming is a carry that took place before a moment of the log.
+type renaming struct {
+	before int
+	carry  []allocator.Carry
+}
+
+// replay is one run of a program through the allocator, written down up to the
+// end of the first steady step; the peaks of later ones come with their marks.
 type replay struct {
-	log    []moment
-	phases [3]phaseStats
-	stats  allocator.Stats
+	log     []moment
+	renamed []renaming
+	whole   bool // the log is complete
+	phases  [3]phaseStats
+	stats   allocator.Stats
 	// peakAt is the index in log of the highest allocated bytes of each phase.
 	peakAt [3]int
 	phase  step.Phase
@@ -35,14 +43,13 @@ type phaseStats struct {
 	start, end                     units.Bytes
 	requested, allocated, reserved units.Bytes
 	parts                          [5]struct{ peak, end units.Bytes }
-	seen                           bool
 }
 
 // run replays a plan. The returned replay has an OOM when it did not complete.
 func run(plan *step.Plan, cfg allocator.Config) (*replay, *allocator.Allocator, error) {
-	r := &replay{log: make([]moment, 0, 1<<14)}
+	r := &replay{log: make([]moment, 0, countEvents(plan.Program))}
 	a := allocator.New(cfg)
-	err := a.Run(plan.Program, &allocator.Watcher{Event: r.event, Mark: r.mark, Carry: r.renamed})
+	err := a.Run(plan.Program, &allocator.Watcher{Event: r.event, Mark: r.mark, Carry: r.carry})
 	r.stats = a.Stats()
 	if errors.As(err, &r.oom) {
 		return r, a, nil
@@ -50,15 +57,47 @@ func run(plan *step.Plan, cfg allocator.Config) (*replay, *allocator.Allocator, 
 	return r, a, err
 }
 
+// countEvents is how many events one run of each part has.
+func countEvents(parts []allocator.Part) int {
+	n := 0
+	for i := range parts {
+		n += len(parts[i].Events)*min(max(parts[i].Repeat, 1), 3) + countEvents(parts[i].Parts)
+	}
+	return n
+}
+
 func (r *replay) event(_ int, e allocator.Event, allocated, reserved, requested units.Bytes) {
-	r.log = append(r.log, moment{Event: e, allocated: allocated, reserved: reserved, requested: requested})
-	if i := r.peakAt[r.phase]; allocated > r.log[i].allocated || i < len(r.log)-1 && !r.phases[r.phase].seen {
-		r.peakAt[r.phase] = len(r.log) - 1
-		r.phases[r.phase].seen = true
+	if r.whole {
+		return
+	}
+	if p := &r.peakAt[r.phase]; *p == 0 || allocated > r.log[*p].allocated {
+		*p = len(r.log)
+	}
+	r.log = append(r.log, moment{e, allocated, reserved, requested})
+	if e.Kind == allocator.Mark {
+		r.advance(e.Site, allocated)
 	}
 }
 
-func (r *replay) renamed(c []allocator.Carry) { r.log = append(r.log, moment{carry: c}) }
+// advance moves to the next phase at the mark that ends one.
+func (r *replay) advance(code int32, allocated units.Bytes) {
+	ph, pt := step.ReadMark(code)
+	if pt != step.Whole && pt != step.OptimizerPart {
+		return
+	}
+	if ph == step.SteadyStep {
+		r.whole = true
+		return
+	}
+	r.phase = ph + 1
+	r.phases[r.phase].start = allocated
+}
+
+func (r *replay) carry(c []allocator.Carry) {
+	if !r.whole {
+		r.renamed = append(r.renamed, renaming{len(r.log), c})
+	}
+}
 
 func (r *replay) mark(_, code int32, s allocator.Stats) {
 	ph, pt := step.ReadMark(code)
@@ -69,10 +108,6 @@ func (r *replay) mark(_, code int32, s allocator.Stats) {
 	p.end = s.Allocated.Current
 	p.parts[pt].peak = max(p.parts[pt].peak, s.Allocated.Peak)
 	p.parts[pt].end = s.Allocated.Current
-	if ends := pt == step.Whole || pt == step.OptimizerPart; ends && ph < step.SteadyStep {
-		r.phase = ph + 1
-		r.phases[ph+1].start = s.Allocated.Current
-	}
 }
 
 // oldestSegmentSince is when torch began to prefer, among free blocks of one
@@ -154,12 +189,8 @@ func newTally(plan *step.Plan, blocks int) *tally {
 	return &tally{plan: plan, size: make([]int64, blocks), cat: make([]graph.Category, blocks)}
 }
 
-// apply brings the tally past one moment of the log.
-func (t *tally) apply(m *moment) {
-	if m.carry != nil {
-		t.rename(m.carry)
-		return
-	}
+// apply brings the tally past one event.
+func (t *tally) apply(m *allocator.Event) {
 	b := m.Block
 	switch m.Kind {
 	case allocator.Alloc:

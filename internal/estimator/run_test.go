@@ -7,7 +7,9 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"memplan/internal/estimator"
+	"memplan/internal/estimator/graph"
 	"memplan/internal/estimator/spec"
+	"memplan/internal/estimator/step"
 	"memplan/internal/units"
 )
 
@@ -45,4 +47,24 @@ func BenchmarkLlama8B(b *testing.B) {
 			b.Fatal(err)
 		}
 	}
+}
+
+func BenchmarkCompile8B(b *testing.B) {
+	j, _, _ := estimator.Resolve(llama8B(b))
+	n := 0
+	for b.Loop() {
+		p, err := step.Compile(j, graph.Device{Capability: spec.Version{8, 0}, Multiprocessors: 108, ThreadsPerSM: 2048})
+		if err != nil {
+			b.Fatal(err)
+		}
+		n = 0
+		for _, x := range p.Program {
+			n += len(x.Events)
+			for _, y := range x.Parts {
+				n += len(y.Events)
+			}
+		}
+	}
+	b.ReportMetric(float64(n), "events")
+	b.ReportAllocs()
 }
