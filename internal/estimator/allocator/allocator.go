@@ -10,16 +10,17 @@ import (
 // beneath it. It is not safe for concurrent use.
 type Allocator struct {
 	limits limits
-	config Config
 	space  space
 
 	blocks   []block
-	spare    []int32     // unused blocks
-	lists    []*freeList // large and small pool of each stream
-	arenas   []arena     // expandable segments
-	segments []segment   // all segments, oldest first
-	created  int32       // segments so far
-	searches [2]int64    // of the large and the small pools, counted for garbage collection
+	spare    []int32                   // unused blocks
+	lists    [2 * MaxStreams]*freeList // large and small pool of each stream, made when first used
+	streams  int                       // bound of the streams used
+	arenas   []arena                   // expandable segments
+	segments []segment                 // oldest first, unless ties go by address
+	dead     int                       // of them, released
+	created  int32                     // segments so far
+	searches [2]int64                  // of the large and the small pools, counted for garbage collection
 
 	// ids tells the state of every storage: 0 unknown, held known without
 	// bytes, otherwise its block plus one.
@@ -41,8 +42,10 @@ const held = -1
 // segment is what the driver gave in one piece.
 type segment struct {
 	age  int32 // ordinal
-	base int64
+	base int64 // or gone
 }
+
+const gone = -1
 
 // use is a block parked until one stream is done with it, which is seen at
 // the first allocation after due others.
@@ -53,17 +56,17 @@ type use struct {
 
 // New returns an allocator that holds nothing.
 func New(c Config) *Allocator {
-	return &Allocator{limits: c.limits(), config: c}
+	return &Allocator{limits: c.limits()}
 }
 
 // Reset returns the allocator to the state New gave it, for another
 // configuration, and keeps its memory.
 func (a *Allocator) Reset(c Config) {
-	a.limits, a.config = c.limits(), c
+	a.limits = c.limits()
 	a.space.reset()
 	a.blocks, a.spare, a.arenas = a.blocks[:0], a.spare[:0], a.arenas[:0]
-	a.segments, a.created = a.segments[:0], 0
-	for _, f := range a.lists {
+	a.segments, a.dead, a.created = a.segments[:0], 0, 0
+	for _, f := range a.pools() {
 		if f != nil {
 			f.reset()
 		}
@@ -72,6 +75,9 @@ func (a *Allocator) Reset(c Config) {
 	a.searches, a.parked, a.mallocs, a.serial = [2]int64{}, a.parked[:0], 0, 0
 	a.window, a.overall, a.ceiling, a.watch = Stats{}, Stats{}, 0, Watcher{}
 }
+
+// pools returns the free lists of the streams used so far; some may be nil.
+func (a *Allocator) pools() []*freeList { return a.lists[:2*a.streams] }
 
 // Stats returns the counters with their peaks since New, Reset or ResetPeaks.
 func (a *Allocator) Stats() Stats { return a.window.cover(a.overall) }
@@ -188,7 +194,9 @@ func (a *Allocator) reap(mallocs int64) {
 			a.retire(i)
 		}
 	}
-	a.parked = a.parked[:copy(a.parked, a.parked[n:])]
+	if n > 0 {
+		a.parked = a.parked[:copy(a.parked, a.parked[n:])]
+	}
 }
 
 // recordStream notes that another stream uses a living block.

@@ -5,6 +5,7 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+	"unsafe"
 
 	"github.com/stretchr/testify/require"
 
@@ -115,6 +116,8 @@ func TestExpandableSegments(t *testing.T) {
 		{"whole pages are unmapped", capped(0), "a=30M b=50M -a empty", "map 40 map 40 unmap 20"},
 		{"and a hole is filled again", capped(0), "a=40M b=20M -a empty c=30M", "map 40 map 20 unmap 40 map 40"},
 		{"a miss unmaps", capped(80 << 20), "a=40M b=20M -a c=50M", "map 40 map 20 unmap 40 map 60"},
+		{"a request beyond the range gets a wider one", Config{ExpandableSegments: true, DeviceTotal: 80 << 20}, "a=100M", "map 100"},
+		{"a full range is followed by another", Config{ExpandableSegments: true, DeviceTotal: 80 << 20}, "a=60M b=60M", "map 60 map 60"},
 		{"an empty segment is given up", capped(0), "a=40M -a empty b=1", "map 40 unmap 40 map 2"},
 	} {
 		t.Run(x.name, func(t *testing.T) {
@@ -276,4 +279,8 @@ func TestMarks(t *testing.T) {
 	require.Equal(t, 60*units.MiB, a.Stats().Allocated.Peak)
 	a.ResetPeaks()
 	require.Equal(t, 30*units.MiB, a.Stats().Allocated.Peak)
+}
+
+func TestEventIsSmall(t *testing.T) {
+	require.EqualValues(t, 24, unsafe.Sizeof(Event{}))
 }

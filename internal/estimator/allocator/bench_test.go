@@ -32,6 +32,17 @@ func BenchmarkRun(b *testing.B) {
 	}
 }
 
+// BenchmarkRunCold includes what a first run pays for memory.
+func BenchmarkRunCold(b *testing.B) {
+	trace := readTrace(b, "testdata/llama_hf.json.gz")
+	b.ReportAllocs()
+	for b.Loop() {
+		if err := New(Config{}).Run(trace.Program, nil); err != nil {
+			b.Fatal(err)
+		}
+	}
+}
+
 func BenchmarkRequired(b *testing.B) {
 	trace := readTrace(b, "testdata/llama_hf.json.gz")
 	a := New(Config{})

@@ -71,16 +71,12 @@ func (a *Allocator) cut(i int32, offset int64) int32 {
 func (a *Allocator) list(b *block) *freeList { return a.pool(b.stream, b.small) }
 
 func (a *Allocator) pool(stream uint8, small bool) *freeList {
-	at := int(stream) * 2
-	if small {
-		at++
+	at := int(stream%MaxStreams)*2 + poolIndex(small)
+	if f := a.lists[at]; f != nil {
+		return f
 	}
-	for at >= len(a.lists) {
-		a.lists = append(a.lists, nil)
-	}
-	if a.lists[at] == nil {
-		a.lists[at] = new(freeList)
-	}
+	a.lists[at] = new(freeList)
+	a.streams = max(a.streams, int(stream)+1)
 	return a.lists[at]
 }
 

@@ -57,7 +57,7 @@ func (a *Allocator) room(f *freeList, size int64, stream uint8, small bool) int3
 		}
 	}
 	page := a.limits.page(small)
-	virtual := (a.limits.virtual + page - 1) / page * page
+	virtual := (max(a.limits.virtual, size) + page - 1) / page * page
 	i := a.newBlock()
 	b := &a.blocks[i]
 	b.addr, b.size, b.stream, b.small, b.unmapped = a.space.reserve(virtual), virtual, stream, small, true
@@ -137,7 +137,7 @@ func (a *Allocator) unmap(i int32) {
 	if b.prev == none && b.next == none {
 		a.unshelve(i)
 		a.space.release(b.addr, b.size)
-		a.dropSegment(b.addr)
+		a.dropSegment(b.age)
 		a.arenas[b.arena] = arena{}
 		a.discard(i)
 	}

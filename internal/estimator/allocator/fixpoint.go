@@ -70,8 +70,8 @@ func (a *Allocator) snapshot(to []int64) []int64 {
 	for _, g := range a.space.gaps {
 		to = append(to, g.addr, g.size)
 	}
-	if !a.limits.addressTies {
-		for _, s := range a.segments {
+	for _, s := range a.segments {
+		if s.base != gone {
 			to = append(to, s.base)
 		}
 	}
@@ -84,7 +84,7 @@ func (a *Allocator) snapshot(to []int64) []int64 {
 			to = append(to, int64(id), held)
 		}
 	}
-	for at, f := range a.lists {
+	for at, f := range a.pools() {
 		if f != nil && (f.firstFrom(0).class >= 0 || len(f.unmapped) > 0) {
 			to = a.snapshotList(append(to, int64(-2-at)), f)
 		}

@@ -91,7 +91,7 @@ func everyBlock(t require.TestingT, a *Allocator) []block {
 			seen[u.block] = true
 		}
 	}
-	for _, f := range a.lists {
+	for _, f := range a.pools() {
 		if f == nil {
 			continue
 		}

@@ -54,17 +54,26 @@ func (a *Allocator) extend(f *freeList, size int64, stream uint8, small bool) in
 
 // newSegment enters a segment and returns its place in the order of ties.
 func (a *Allocator) newSegment(base int64) int32 {
-	a.created++
-	a.segments = append(a.segments, segment{a.created, base})
 	if a.limits.addressTies {
 		return 0
 	}
+	a.created++
+	a.segments = append(a.segments, segment{a.created, base})
 	return a.created
 }
 
-func (a *Allocator) dropSegment(base int64) {
-	i := slices.IndexFunc(a.segments, func(s segment) bool { return s.base == base })
-	a.segments = slices.Delete(a.segments, i, i+1)
+// dropSegment forgets a segment. The dead are swept out when they are half of
+// all, so that releasing a large cache takes time in its size.
+func (a *Allocator) dropSegment(age int32) {
+	if a.limits.addressTies {
+		return
+	}
+	i, _ := slices.BinarySearchFunc(a.segments, age, func(s segment, age int32) int { return int(s.age - age) })
+	a.segments[i].base = gone
+	if a.dead++; a.dead*2 > len(a.segments) {
+		a.segments = slices.DeleteFunc(a.segments, func(s segment) bool { return s.base == gone })
+		a.dead = 0
+	}
 }
 
 // charge takes n bytes of the device's memory, if it has them.
@@ -81,7 +90,7 @@ func (a *Allocator) charge(n int64) bool {
 func (a *Allocator) releaseSegment(i int32) {
 	b := &a.blocks[i]
 	a.list(b).remove(b.entry(i))
-	a.dropSegment(b.addr)
+	a.dropSegment(b.age)
 	a.space.release(b.addr, b.size)
 	a.space.charged -= granules(b.size)
 	a.window.Segments--
@@ -100,7 +109,7 @@ func (a *Allocator) whole(i int32) bool {
 func (a *Allocator) releaseCached() {
 	a.reap(unlimited)
 	for pool := range 2 { // large pools first
-		for at := pool; at < len(a.lists); at += 2 {
+		for at := pool; at < len(a.pools()); at += 2 {
 			if f := a.lists[at]; f != nil {
 				a.releaseList(f)
 			}
@@ -181,7 +190,7 @@ func (a *Allocator) collect() {
 // collectable returns the wholly free segments of the large pools.
 func (a *Allocator) collectable() []int32 {
 	var free []int32
-	for at := 0; at < len(a.lists); at += 2 {
+	for at := 0; at < len(a.pools()); at += 2 {
 		f := a.lists[at]
 		if f == nil {
 			continue
