@@ -21,9 +21,9 @@ func (c control) unset() string {
 	case c.Path == "target.gpu":
 		return "an unlisted card"
 	case c.Default == "":
-		return "automatic"
+		return "auto"
 	}
-	return c.Default + " (default)"
+	return c.Default + " (auto)"
 }
 
 // placeholder is what an empty input shows.

@@ -10,6 +10,10 @@ import (
 	"memplan/internal/units"
 )
 
+// mostSwitches is how many other values stand beside an assumption; the form
+// has the rest.
+const mostSwitches = 4
+
 // change is another value that an assumption might have, one click away.
 type change struct{ Text, Href string }
 
@@ -37,7 +41,7 @@ func (a answer) alternatives(x estimator.Assumption) []change {
 	}
 	var out []change
 	for _, v := range choicesOf(x.Path) {
-		if !strings.EqualFold(v, choiceText(x.Value)) {
+		if len(out) < mostSwitches && !strings.EqualFold(v, choiceText(x.Value)) {
 			out = append(out, change{Text: yesNo(v), Href: a.with(x.Path, v)})
 		}
 	}

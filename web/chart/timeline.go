@@ -53,8 +53,8 @@ func (t Timeline) SVG() string {
 	p := t.plane()
 	t.areas(&d, p)
 	t.scaleLines(&d, p)
-	t.labels(&d, p)
 	t.peak(&d, p)
+	t.labels(&d, p)
 	t.bands(&d, p, partTop, func(x Point) string { return x.Phase + "/" + x.Part })
 	t.bands(&d, p, phaseTop, func(x Point) string { return x.Phase })
 	return d.close()
@@ -127,8 +127,8 @@ func (t Timeline) path(p plane, value func(Point) units.Bytes) string {
 func (t Timeline) scaleLines(d *drawing, p plane) {
 	for _, v := range ticks(p.top, t.Unit, 4) {
 		y := plotTop + p.y(v)
-		if y < plotTop+10 {
-			continue
+		if line := plotTop + p.y(t.Usable); y < plotTop+10 || max(y-line, line-y) < 14 {
+			continue // no room for its text
 		}
 		d.line("grid", 0, y, 100, y)
 		d.text("tick", "start", 0, y-4, 3, t.Format(v))

@@ -14,10 +14,12 @@ import (
 
 	"github.com/chromedp/cdproto/cdp"
 	"github.com/chromedp/cdproto/emulation"
+	"github.com/chromedp/cdproto/input"
 	"github.com/chromedp/cdproto/log"
 	"github.com/chromedp/cdproto/network"
 	"github.com/chromedp/cdproto/runtime"
 	"github.com/chromedp/chromedp"
+	"github.com/chromedp/chromedp/kb"
 	"github.com/stretchr/testify/require"
 )
 
@@ -133,12 +135,19 @@ func (b *Browser) Go(address string) {
 	b.do(chromedp.Navigate(address))
 }
 
-// Wait waits until a script's expression is true.
+// Wait waits until a script's expression is true, through navigations.
 func (b *Browser) Wait(expression string) {
 	b.t.Helper()
 	err := b.within(func(ctx context.Context) error {
-		_, err := chromedp.Run(ctx, chromedp.Poll[bool](expression, chromedp.WithPollingTimeout(patience)))
-		return err
+		for {
+			// A navigation ends a poll; a poll that is left behind never ends.
+			attempt, cancel := context.WithTimeout(ctx, patience/8)
+			_, err := chromedp.Run(attempt, chromedp.Poll[bool]("Boolean("+expression+")"))
+			cancel()
+			if err == nil || ctx.Err() != nil {
+				return err
+			}
+		}
 	})
 	require.NoError(b.t, err, "waiting for %s at %s", expression, b.Address())
 }
@@ -169,7 +178,13 @@ func (b *Browser) Text(selector string) string {
 // Fill replaces what stands in a field by typing.
 func (b *Browser) Fill(selector, text string) {
 	b.t.Helper()
-	b.do(chromedp.Clear(chromedp.CSS(selector)), chromedp.SendKeys(chromedp.CSS(selector), text))
+	b.do(chromedp.Click(chromedp.CSS(selector)))
+	b.do(chromedp.Func(func(ctx context.Context, t *chromedp.Target) error {
+		all := input.DispatchKeyEventParams{Type: input.DispatchKeyEventTypeKeyDown, Key: "a", Modifiers: ctrl, Commands: []string{"selectAll"}}
+		_, err := cdp.Call(ctx, t, input.DispatchKeyEvent, all)
+		return err
+	}))
+	b.Type(text)
 }
 
 // Choose picks an option of a select, as a person does.
@@ -194,10 +209,38 @@ func (b *Browser) Follow(selector string) {
 	}))
 }
 
-// Press presses keys where the focus is.
-func (b *Browser) Press(keys string, options ...chromedp.KeyOption) {
+// Modifier keys, as Press takes them.
+const (
+	ctrl  = 2
+	shift = 8
+)
+
+// Type presses one key after another.
+func (b *Browser) Type(text string) {
 	b.t.Helper()
-	b.do(chromedp.KeyEvent(keys, options...))
+	for _, r := range text {
+		b.Press(string(r), 0)
+	}
+}
+
+// Press presses one key where the focus is, as a keyboard does: a key that the
+// page takes for itself leaves no character.
+func (b *Browser) Press(key string, modifiers int64) {
+	b.t.Helper()
+	b.do(chromedp.Func(func(ctx context.Context, t *chromedp.Target) error {
+		down := *kb.Encode([]rune(key)[0])[0]
+		down.Modifiers |= modifiers
+		if k := kb.Keys[[]rune(key)[0]]; k != nil && k.Print {
+			down.Text, down.UnmodifiedText = k.Text, k.Unmodified
+		}
+		up := down
+		up.Type, up.Text = input.DispatchKeyEventTypeKeyUp, ""
+		if _, err := cdp.Call(ctx, t, input.DispatchKeyEvent, down); err != nil {
+			return err
+		}
+		_, err := cdp.Call(ctx, t, input.DispatchKeyEvent, up)
+		return err
+	}))
 }
 
 // Address is the page's address.

@@ -41,7 +41,7 @@
     on.addEventListener("change", () => remember("keys", on.checked ? "on" : "off"));
   }
 
-  const typing = (el) => el.closest("input:not([type=checkbox]), select, textarea, [contenteditable], dialog");
+  const typing = (el) => el.closest("input:not([type=checkbox]), select, textarea, [contenteditable], dialog[open]");
   const keys = {
     "/": () => document.querySelector("input[list=models]")?.focus(),
     "?": () => byID("keys").showModal(),
