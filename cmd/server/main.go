@@ -21,6 +21,7 @@ import (
 	"memplan/internal/obs"
 	"memplan/internal/planner"
 	"memplan/internal/store"
+	"memplan/web"
 )
 
 // grace is how long requests may take to finish once the service must stop.
@@ -81,6 +82,7 @@ func assemble(c config, kept planner.Store, log *slog.Logger, version string) (h
 	plan := planner.New(use)
 	return api.New(api.Config{
 		Planner: plan, Log: log, Metrics: metrics, Version: version, RequestsPerMinute: c.PerMinute,
+		Pages: web.New(web.Config{Planner: plan, Version: version, Log: log}),
 	}), nil
 }
 
