@@ -1,0 +1,56 @@
+package main
+
+import (
+	"compress/gzip"
+	"fmt"
+	"os"
+	"strings"
+)
+
+// record keeps a trace as a test of the engine: NAME.job.json, and
+// NAME.events.gz with one event a line: +bytes is an allocation, -bytes a free
+// (ordered by size between two allocations, where their order does not
+// matter), =part the end of a part of the run.
+func record(jobFile, traceFile, name string) error {
+	real, err := traceEvents(traceFile)
+	if err != nil {
+		return err
+	}
+	job, err := os.ReadFile(jobFile)
+	if err != nil {
+		return err
+	}
+	if err := os.WriteFile(name+".job.json", job, 0o644); err != nil {
+		return err
+	}
+	var text strings.Builder
+	for _, h := range real {
+		for _, n := range h.freed {
+			fmt.Fprintf(&text, "-%d\n", n)
+		}
+		if h.mark != "" {
+			fmt.Fprintf(&text, "=%s\n", h.mark)
+		} else {
+			fmt.Fprintf(&text, "+%d\n", h.bytes)
+		}
+	}
+	return writeGzip(name+".events.gz", text.String())
+}
+
+func writeGzip(file, text string) error {
+	f, err := os.Create(file)
+	if err != nil {
+		return err
+	}
+	z, err := gzip.NewWriterLevel(f, gzip.BestCompression)
+	if err != nil {
+		return err
+	}
+	if _, err := z.Write([]byte(text)); err != nil {
+		return err
+	}
+	if err := z.Close(); err != nil {
+		return err
+	}
+	return f.Close()
+}
