@@ -218,7 +218,8 @@ func TestProgramErrors(t *testing.T) {
 		{"freed unseen", []Event{{Kind: Free, Block: 1 << 30}}, "not alive"},
 		{"alive twice", []Event{{Block: 1, Bytes: 1}, {Block: 1, Bytes: 1}}, "alive already"},
 		{"negative id", []Event{{Block: -1, Bytes: 1}}, "not negative"},
-		{"negative size", []Event{{Block: 1, Bytes: -1}}, "negative size"},
+		{"negative size", []Event{{Block: 1, Bytes: -1}}, "size out of range"},
+		{"absurd size", []Event{{Block: 1, Bytes: maxRequest + 1}}, "size out of range"},
 		{"stream", []Event{{Block: 1, Bytes: 1, Stream: MaxStreams}}, "stream out of range"},
 		{"use of nothing", []Event{{Kind: UseOn, Block: 1}}, "not alive"},
 		{"use on no stream", []Event{{Block: 1, Bytes: 1}, {Kind: UseOn, Block: 1, Stream: 200}}, "stream out of range"},
@@ -283,4 +284,18 @@ func TestMarks(t *testing.T) {
 
 func TestEventIsSmall(t *testing.T) {
 	require.EqualValues(t, 24, unsafe.Sizeof(Event{}))
+}
+
+// TestNothingOverflows asks for more than integers hold.
+func TestNothingOverflows(t *testing.T) {
+	for _, c := range []Config{{}, {ExpandableSegments: true}, {RoundupPower2Divisions: UniformDivisions(2)}} {
+		var events []Event
+		for id := range int32(20) {
+			events = append(events, Event{Block: id, Bytes: maxRequest - 1})
+		}
+		var oom *OOM
+		a := New(c)
+		require.ErrorAs(t, a.Run(Program{{Events: events}}, nil), &oom)
+		require.Positive(t, a.Stats().Reserved.Peak)
+	}
 }

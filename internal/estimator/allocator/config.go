@@ -23,6 +23,9 @@ const MaxStreams = 64
 
 const unlimited = math.MaxInt64
 
+// maxRequest is far beyond any device, and sums of it do not overflow unseen.
+const maxRequest = 1 << 60
+
 // Config is what PYTORCH_ALLOC_CONF and the device say. The zero value is
 // torch's default on a device without limit.
 type Config struct {

@@ -152,11 +152,13 @@ func (a *Allocator) doAlloc(e *Event) string {
 
 // give backs the storage of an event with its bytes.
 func (a *Allocator) give(e *Event) string {
-	if e.Bytes <= 0 || e.Stream >= MaxStreams {
-		if e.Bytes < 0 || e.Stream >= MaxStreams {
-			return "negative size or stream out of range"
-		}
-		a.ids[e.Block] = held
+	switch {
+	case e.Stream >= MaxStreams:
+		return "stream out of range"
+	case e.Bytes < 0 || e.Bytes > maxRequest:
+		return "size out of range"
+	case e.Bytes == 0:
+		a.ids[e.Block] = held // torch allocates nothing, and frees it as nothing
 		return ""
 	}
 	i := a.malloc(e.Bytes, e.Stream)
