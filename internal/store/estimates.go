@@ -18,8 +18,12 @@ const summaryColumns = `id, created_at_us, name, labels, model, gpu, verdict, su
 // SaveEstimate implements planner.Store.
 func (s *Store) SaveEstimate(ctx context.Context, r planner.Record, key string) (string, error) {
 	id := r.ID
-	err := s.inTx(ctx, func(tx *sql.Tx) error {
-		if err := insertEstimate(ctx, tx, r); err != nil {
+	document, err := s.pack(r.Document)
+	if err != nil {
+		return "", classify("store: save estimate", "", err)
+	}
+	err = s.inTx(ctx, func(tx *sql.Tx) error {
+		if err := insertEstimate(ctx, tx, r, document); err != nil {
 			return err
 		}
 		if err := insertLabels(ctx, tx, r); err != nil || key == "" {
@@ -39,7 +43,7 @@ func (s *Store) SaveEstimate(ctx context.Context, r planner.Record, key string) 
 // errKeyTaken undoes a save whose key another request has used.
 var errKeyTaken = fault.New(fault.Conflict, "idempotency key taken")
 
-func insertEstimate(ctx context.Context, tx *sql.Tx, r planner.Record) error {
+func insertEstimate(ctx context.Context, tx *sql.Tx, r planner.Record, document []byte) error {
 	labels, err := json.Marshal(r.Labels)
 	if err != nil {
 		return err
@@ -48,7 +52,7 @@ func insertEstimate(ctx context.Context, tx *sql.Tx, r planner.Record) error {
 		VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15)`,
 		r.ID, micros(r.CreatedAt), text(r.Name), text(string(labels)), text(r.Model), text(r.GPU), string(r.Verdict), text(r.Text),
 		int64(r.Peak), int64(r.Required), int64(r.Usable), text(r.Engine),
-		r.JobHash, text(strings.ToLower(r.Name+"\n"+r.Model+"\n"+r.GPU)), text(string(r.Document)))
+		r.JobHash, text(strings.ToLower(r.Name+"\n"+r.Model+"\n"+r.GPU)), document)
 	return err
 }
 
@@ -94,13 +98,14 @@ func (s *Store) KeyedEstimate(ctx context.Context, key, jobHash string) (string,
 // LoadEstimate implements planner.Store.
 func (s *Store) LoadEstimate(ctx context.Context, id string) (planner.Record, error) {
 	var r planner.Record
-	var document string
+	var document []byte
 	row := s.db.QueryRowContext(ctx, `SELECT `+summaryColumns+`, job_hash, document FROM estimates WHERE id = $1`, text(id))
 	if err := scanSummary(row, &r.Summary, &r.JobHash, &document); err != nil {
 		return planner.Record{}, classify("store: load estimate", fmt.Sprintf("no estimate %q is kept here", id), err)
 	}
-	r.Document = []byte(document)
-	return r, nil
+	var err error
+	r.Document, err = unpack(document)
+	return r, classify("store: load estimate", "", err)
 }
 
 // ListEstimates implements planner.Store.

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"net"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/jackc/pgx/v5/pgconn"
@@ -19,7 +20,8 @@ import (
 // Store is planner.Store on one database. It is safe for use by several
 // goroutines and processes.
 type Store struct {
-	db *sql.DB
+	db      *sql.DB
+	packers sync.Pool // of *gzip.Writer: a new one costs a megabyte
 }
 
 var _ planner.Store = (*Store)(nil)

@@ -2,9 +2,12 @@ package store_test
 
 import (
 	"database/sql"
+	"fmt"
 	"os"
 	"path/filepath"
+	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -129,4 +132,35 @@ func TestPostgres(t *testing.T) {
 	})
 	t.Run("several may open a new database at once", func(t *testing.T) { openAtOnce(t, server.Database(t)) })
 	t.Run("a newer schema is refused", func(t *testing.T) { refusesNewerSchema(t, "pgx", server.Database(t)) })
+}
+
+// BenchmarkSave keeps answers of a usual size, from as many goroutines as there
+// are processors.
+func BenchmarkSave(b *testing.B) {
+	for _, engine := range []struct {
+		name string
+		url  func(b *testing.B) string
+	}{
+		{"SQLite", func(b *testing.B) string { return filepath.Join(b.TempDir(), "memplan.db") }},
+		{"Postgres", func(b *testing.B) string { return pgtest.Start(b).Database(b) }},
+	} {
+		b.Run(engine.name, func(b *testing.B) {
+			s, err := store.Open(b.Context(), engine.url(b))
+			require.NoError(b, err)
+			defer s.Close()
+			document := fmt.Appendf(nil, "{%q:%q}", "text", strings.Repeat("0123456789", 13<<10))
+			var n atomic.Int64
+			b.ResetTimer()
+			b.RunParallel(func(pb *testing.PB) {
+				for pb.Next() {
+					r := planner.Record{Document: document}
+					r.ID, r.Labels = fmt.Sprintf("est_%016d", n.Add(1)), map[string]string{"team": "vision", "run": "7"}
+					if _, err := s.SaveEstimate(b.Context(), r, ""); err != nil {
+						b.Error(err)
+						return
+					}
+				}
+			})
+		})
+	}
 }

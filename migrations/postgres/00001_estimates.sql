@@ -17,8 +17,10 @@ CREATE TABLE estimates (
     engine               TEXT    NOT NULL,
     labels               TEXT    NOT NULL, -- JSON object, for reading; estimate_labels is for finding
     search               TEXT    NOT NULL, -- name, model and gpu in lower case
-    document             TEXT    NOT NULL  -- the whole answer, JSON
+    document             BYTEA   NOT NULL  -- the whole answer: JSON, gzip
 );
+
+ALTER TABLE estimates ALTER COLUMN document SET STORAGE EXTERNAL; -- compressed already
 
 CREATE INDEX estimates_newest ON estimates (created_at_us DESC, id DESC);
 

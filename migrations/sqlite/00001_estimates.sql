@@ -17,7 +17,7 @@ CREATE TABLE estimates (
     engine               TEXT    NOT NULL,
     labels               TEXT    NOT NULL, -- JSON object, for reading; estimate_labels is for finding
     search               TEXT    NOT NULL, -- name, model and gpu in lower case
-    document             TEXT    NOT NULL  -- the whole answer, JSON
+    document             BLOB    NOT NULL  -- the whole answer: JSON, gzip
 ) STRICT;
 
 CREATE INDEX estimates_newest ON estimates (created_at_us DESC, id DESC);
