@@ -7,7 +7,6 @@ import (
 	"strings"
 
 	"memplan/internal/estimator"
-	"memplan/internal/planner"
 	"memplan/internal/units"
 	"memplan/web/chart"
 )
@@ -16,8 +15,7 @@ import (
 type answer struct {
 	*estimator.Estimate
 	state
-	Fixes  []planner.Fix // single changes that make it fit; none when it fits
-	Origin string        // scheme and host of this server, for what is copied
+	Origin string // scheme and host of this server, for what is copied
 }
 
 // verdict is how each verdict is named and drawn.
@@ -34,8 +32,11 @@ func (a answer) verdict() verdict { return verdicts[a.Target.Verdict] }
 // sentence is the verdict in words, in the page's unit.
 func (a answer) sentence() string {
 	i := a.Peak.Interval
-	return fmt.Sprintf("needs %s (%s to %s) of the %s usable on %s",
-		a.Unit.text(a.Peak.Required), a.Unit.number(i.Low), a.Unit.number(i.High), a.Unit.text(a.Target.Usable), a.card())
+	needs := fmt.Sprintf("needs %s (%s to %s)", a.Unit.text(a.Peak.Required), a.Unit.number(i.Low), a.Unit.number(i.High))
+	if a.Target.Verdict == estimator.Exceeds {
+		return fmt.Sprintf("%s, %s gives %s", needs, a.card(), a.Unit.text(a.Target.Usable))
+	}
+	return fmt.Sprintf("%s of the %s usable on %s", needs, a.Unit.text(a.Target.Usable), a.card())
 }
 
 // card is the target as people say it.

@@ -3,6 +3,7 @@ package web
 import (
 	"fmt"
 	"net/http"
+	"reflect"
 	"slices"
 	"strconv"
 	"strings"
@@ -175,18 +176,15 @@ func shape(dims []int64) string {
 
 // plain prints a value of the format for people.
 func plain(v any) string {
-	switch x := v.(type) {
-	case nil:
+	switch x := reflect.ValueOf(v); x.Kind() {
+	case reflect.Invalid:
 		return "none"
-	case bool:
-		if x {
-			return "yes"
-		}
-		return "no"
-	case string:
-		return x
-	case float64:
-		return strconv.FormatFloat(x, 'g', -1, 64)
+	case reflect.Bool:
+		return yesNo(strconv.FormatBool(x.Bool()))
+	case reflect.String:
+		return x.String()
+	case reflect.Float64, reflect.Float32:
+		return strconv.FormatFloat(x.Float(), 'g', 4, 64)
 	}
 	return fmt.Sprint(v)
 }

@@ -3,6 +3,7 @@ package web
 import (
 	"encoding/json"
 	"fmt"
+	"reflect"
 	"slices"
 	"strings"
 	"sync"
@@ -159,8 +160,8 @@ func yesNo(v string) string {
 // formText writes a value of the format as a form does: text bare, all else as
 // JSON.
 func formText(v any) string {
-	if s, ok := v.(string); ok {
-		return s
+	if s := reflect.ValueOf(v); s.Kind() == reflect.String {
+		return s.String()
 	}
 	b, err := json.Marshal(v)
 	if err != nil {

@@ -8,7 +8,6 @@ import (
 
 	"github.com/go-chi/chi/v5"
 
-	"memplan/internal/estimator"
 	"memplan/internal/fault"
 )
 
@@ -79,16 +78,7 @@ func (s *site) answer(r *http.Request, st state) (*answer, state, error) {
 		st, err = st.failed(err)
 		return nil, st, err
 	}
-	a := &answer{Estimate: est, state: st, Origin: origin(r)}
-	if est.Target.Verdict == estimator.Fits {
-		return a, st, nil
-	}
-	check, err := s.planner.Check(r.Context(), st.Job)
-	if err != nil {
-		return nil, st, err
-	}
-	a.Fixes = check.Fixes
-	return a, st, nil
+	return &answer{Estimate: est, state: st, Origin: origin(r)}, st, nil
 }
 
 // failed sorts an error into the state's fields, into a sentence beside the
@@ -124,6 +114,23 @@ func (s *site) planResult(w http.ResponseWriter, r *http.Request) error {
 		return render(w, r, http.StatusUnprocessableEntity, aside(c, s.form, st))
 	}
 	return render(w, r, http.StatusOK, planUpdate(c, s.form, st, *a))
+}
+
+// planFixes is the changes that would make a job fit, alone or as part of a
+// page. They take many estimates, so that a plan does not wait for them.
+func (s *site) planFixes(w http.ResponseWriter, r *http.Request) error {
+	st := readState(r.URL.Query())
+	if st.bad() {
+		return errors.Join(st.Errors.Err(), st.Fault)
+	}
+	check, err := s.planner.Check(r.Context(), st.Job)
+	if err != nil {
+		return err
+	}
+	if partial(r) {
+		return render(w, r, http.StatusOK, fixesList(st, check.Fixes))
+	}
+	return render(w, r, http.StatusOK, fixesPage(s.planChrome(st), st, check))
 }
 
 // planFits is the table of largest micro batches, alone or as part of a page.

@@ -45,7 +45,7 @@ func TestVerdictIsAWordAnIconAndASentence(t *testing.T) {
 			p := open(t, fake, http.MethodGet, "/plan?"+example)
 			require.True(t, strings.HasPrefix(p.text(".verdict."+tt.class+" .sentence"), tt.want), p.text(".verdict .sentence"))
 			require.Len(t, p.all(".verdict svg path"), 1)
-			require.Equal(t, tt.verdict != estimator.Fits, len(p.all(".fixes a")) > 0, "changes are offered unless it fits")
+			require.Equal(t, tt.verdict != estimator.Fits, len(p.all("#fixes a")) > 0, "changes are offered unless it fits")
 		})
 	}
 }
@@ -239,6 +239,17 @@ func TestSaveFromAnotherSiteIsRefused(t *testing.T) {
 	site := web.New(web.Config{Planner: &webtest.Planner{}, Version: "0.1.0"})
 	p := serve(t, site, http.MethodPost, "/estimates", url.Values{"q": {example}}, "Sec-Fetch-Site", "cross-site")
 	require.Equal(t, http.StatusForbidden, p.Code)
+}
+
+func TestFixesAreLinksToThePlanWithTheChange(t *testing.T) {
+	t.Parallel()
+	for _, header := range [][]string{nil, {"HX-Request", "true"}} {
+		p := open(t, &webtest.Planner{}, http.MethodGet, "/plan/fixes?"+example, header...)
+		require.Equal(t, http.StatusOK, p.Code)
+		require.Contains(t, p.attr("#fixes li a", "href"), "ac=full")
+		require.Contains(t, p.attr("#fixes li a", "href"), "mb=1")
+		require.Equal(t, header == nil, len(p.all("header")) > 0)
+	}
 }
 
 func TestFitsTable(t *testing.T) {

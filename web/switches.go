@@ -52,8 +52,7 @@ func (a answer) alternatives(x estimator.Assumption) []change {
 func choiceText(v any) string { return formText(v) }
 
 // patched is the address with a fix applied.
-func (a answer) patched(f planner.Fix) string {
-	s := a.state
+func (s state) patched(f planner.Fix) string {
 	s.Values = cloneValues(s.canonical())
 	for _, c := range f.Patch {
 		for _, name := range spellings(c.Path) {

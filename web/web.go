@@ -56,6 +56,7 @@ func New(c Config) http.Handler {
 	r.Get("/", s.page(s.home))
 	r.Get("/plan", s.page(s.plan))
 	r.Get("/plan/result", s.page(s.planResult))
+	r.Get("/plan/fixes", s.page(s.planFixes))
 	r.Get("/plan/fits", s.page(s.planFits))
 	r.Get("/models", s.page(s.models))
 	r.Post("/estimates", s.page(s.save))

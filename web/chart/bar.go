@@ -40,6 +40,7 @@ func (b Bar) SVG() string {
 	scale := b.scale()
 	b.parts(&d, scale)
 	b.usable(&d, scale)
+	b.labels(&d, scale)
 	b.whisker(&d, scale)
 	return d.close()
 }
@@ -61,10 +62,19 @@ func (b Bar) parts(d *drawing, scale float64) {
 			name, size := Label(p.Category), b.Format(p.Bytes)
 			d.rect("area c-"+p.Category, x, w, barTop, barHeight, "", "")
 			d.rect("texture", x, w, barTop, barHeight, Pattern(p.Category), fmt.Sprintf("%s %s (%d bytes)", name, size, p.Bytes))
-			if class := room(name, w); class != "" {
-				d.text(class, "middle", x+w/2, barTop+17, 0, name)
-				d.text(class, "middle", x+w/2, barTop+32, 0, size)
-			}
+		}
+		x += w
+	}
+}
+
+// labels names the parts that have room for it, over everything else.
+func (b Bar) labels(d *drawing, scale float64) {
+	x := 0.0
+	for _, p := range b.Parts {
+		w := float64(p.Bytes) * scale
+		if class := room(Label(p.Category), w); class != "" {
+			d.text(class, "middle", x+w/2, barTop+17, 0, Label(p.Category))
+			d.text(class, "middle", x+w/2, barTop+32, 0, b.Format(p.Bytes))
 		}
 		x += w
 	}

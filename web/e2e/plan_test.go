@@ -47,11 +47,13 @@ func TestTypingChangesTheVerdictAndTheAddress(t *testing.T) {
 	b.Wait(`document.querySelector(".verdict strong").textContent === "Does not fit"`)
 	require.Contains(t, b.Address(), "/plan?")
 	require.Contains(t, b.Address(), "mb=32")
+	b.Wait(`document.querySelector("#fixes li a[href*='ac=full']")`)
 	require.True(t, Eval[bool](b, `document.activeElement.id === "f-training-micro-batch-size"`), "the focus stays")
 	require.Equal(t, steps, Eval[float64](b, `history.length`), "typing replaces the address, it leaves no trail")
 
 	script := b.Text("#result")
 	b.Go(b.Address())
+	b.Wait(`document.querySelector("#fixes li")`)
 	require.Equal(t, squeeze(b.Text("#result")), squeeze(script), "a reload of the address shows the same")
 	clean(t, b, base)
 }
@@ -164,7 +166,7 @@ func TestAccessible(t *testing.T) {
 	require.NoError(t, saved.Body.Close())
 	targets := map[string]string{
 		"plan": "/plan?" + example, "exceeds": "/plan?" + strings.ReplaceAll(example, "mb=1", "mb=64"),
-		"wrong": "/plan?" + example + "&prec=bf17", "fits": "/plan/fits?" + example, "method": "/docs/method",
+		"wrong": "/plan?" + example + "&prec=bf17", "fits": "/plan/fits?" + example, "fixes": "/plan/fixes?" + example, "method": "/docs/method",
 		"saved": saved.Request.URL.Path, "missing": "/nowhere",
 	}
 	for _, scheme := range []string{"light", "dark"} {
