@@ -25,7 +25,8 @@ type adapter struct {
 }
 
 // adapt puts low-rank adapters on the module tree and freezes the rest. It
-// fails with fault.Fields naming every target that the model has not.
+// fails with fault.Fields where no module of the model is a target, or one that
+// is no linear layer.
 func adapt(r *Run, family *model.Family) error {
 	t := &r.Job.Training
 	if t.Method != "lora" && t.Method != "dora" {
@@ -62,50 +63,51 @@ func adapterType(m *graph.Module, d spec.DType) graph.DType {
 // adaptable reports whether an adapter can sit on a module.
 func adaptable(m *graph.Module) bool { return m.Class == "Linear" || m.Class == "Conv1D" }
 
-// findTargets lists the modules that get an adapter, in module order.
+// findTargets lists the modules that get an adapter, in module order. As with
+// PEFT a name may match nothing where another does.
 func findTargets(net *model.Network, a *spec.Adapter, family []string) ([]*graph.Module, error) {
 	names := a.TargetModules.Names
 	if a.TargetModules.IsZero() {
 		names = family
 	}
-	found := map[string]bool{}
 	var targets []*graph.Module
 	var fields fault.Fields
 	excluded := segments(a.ModulesToSave)
 	net.Root.Walk(func(m *graph.Module) {
-		if excluded(m.Path) {
-			return
-		}
-		if a.TargetModules.AllLinear {
+		switch {
+		case m.Path == "" || excluded(m.Path):
+		case a.TargetModules.AllLinear:
 			if adaptable(m) && m != net.Head {
 				targets = append(targets, m)
 			}
-			return
-		}
-		for _, name := range names {
-			if m.Path != name && !strings.HasSuffix(m.Path, "."+name) {
-				continue
-			}
-			found[name] = true
-			if !adaptable(m) {
-				fields.Add("training.adapter.target_modules", name, "linear layers, not "+m.Class, "all-linear")
-			} else if len(targets) == 0 || targets[len(targets)-1] != m {
-				targets = append(targets, m)
-			}
+		case !endsWith(m.Path, names):
+		case adaptable(m):
+			targets = append(targets, m)
+		default:
+			fields.Add("training.adapter.target_modules", m.Path, "linear layers, not "+m.Class, "all-linear")
 		}
 	})
-	missing(&fields, "training.adapter.target_modules", names, found, linearNames(net.Root), "all-linear")
-	missing(&fields, "training.adapter.modules_to_save", a.ModulesToSave, savedNames(net.Root, a.ModulesToSave), childNames(net.Root), "")
+	if len(targets)+len(fields) == 0 {
+		fields.Add("training.adapter.target_modules", strings.Join(names, ", "), "modules of this model: "+strings.Join(linearNames(net.Root), ", "), "all-linear")
+	}
 	return targets, fields.Err()
 }
 
-// missing reports the names that were not found.
-func missing(fields *fault.Fields, path string, names []string, found map[string]bool, known []string, nearest string) {
-	for _, name := range names {
-		if !found[name] {
-			fields.Add(path, name, "a module of this model: "+strings.Join(known, ", "), nearest)
+// endsWith reports whether one of the names is the end of a path, in whole
+// parts.
+func endsWith(path string, names []string) bool {
+	return slices.ContainsFunc(names, func(n string) bool { return path == n || strings.HasSuffix(path, "."+n) })
+}
+
+// linearNames lists the distinct names of the layers an adapter can sit on.
+func linearNames(root *graph.Module) []string {
+	var names []string
+	root.Walk(func(m *graph.Module) {
+		if adaptable(m) && !slices.Contains(names, m.Name) {
+			names = append(names, m.Name)
 		}
-	}
+	})
+	return names
 }
 
 // segments matches a path that has one of the names among its parts: modules

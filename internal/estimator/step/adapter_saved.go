@@ -62,30 +62,3 @@ func retie(root *graph.Module, p, to *graph.Param) {
 		}
 	})
 }
-
-// savedNames says which names of modules_to_save the model has.
-func savedNames(root *graph.Module, names []string) map[string]bool {
-	found := map[string]bool{}
-	for _, name := range names {
-		found[name] = len(savedModules(root, []string{name})) > 0
-	}
-	return found
-}
-
-// childNames lists the distinct names of a model's modules, for messages.
-func childNames(root *graph.Module) []string {
-	return distinct(root, func(m *graph.Module) bool { return len(m.Params) > 0 })
-}
-
-// linearNames lists the distinct names of the layers an adapter can sit on.
-func linearNames(root *graph.Module) []string { return distinct(root, adaptable) }
-
-func distinct(root *graph.Module, keep func(*graph.Module) bool) []string {
-	var names []string
-	root.Walk(func(m *graph.Module) {
-		if keep(m) && !slices.Contains(names, m.Name) {
-			names = append(names, m.Name)
-		}
-	})
-	return names
-}
