@@ -46,7 +46,7 @@ func (m *Machine) rooted(root *Tensor) {
 	for t := root; t != nil && m.storages[t.storage].refs > 0; {
 		m.roots[t.storage] = &k
 		k.roots++
-		if t.node == nil || t.node.rule != mulScalarRule {
+		if t.node == nil || t.node.rule != mulScalarRule && t.node.rule != mulRule { // scaled by a number, or by a scaler's tensor
 			break
 		}
 		t = t.node.in[0].meta

@@ -11,7 +11,6 @@ var (
 	sqrtRule       = &Rule{Name: "sqrt", Source: "aten/src/ATen/native/UnaryOps.cpp"}
 	divRule        = &Rule{Name: "div", Source: "aten/src/ATen/native/BinaryOps.cpp"}
 	reciprocalRule = &Rule{Name: "reciprocal", Source: "aten/src/ATen/native/UnaryOps.cpp"}
-	cloneRule2     = &Rule{Name: "clone", Source: "aten/src/ATen/native/TensorFactories.cpp"}
 	clampRule      = &Rule{Name: "clamp", Source: "aten/src/ATen/native/TensorCompare.cpp"}
 	outerRule      = &Rule{Name: "mm", Source: "aten/src/ATen/native/cuda/Blas.cpp"}
 	stackRule      = &Rule{Name: "stack", Source: "aten/src/ATen/native/TensorShape.cpp:stack"}
@@ -38,7 +37,7 @@ func (f *Frame) Reciprocal(x *Tensor) *Tensor { return f.fresh(reciprocalRule, x
 func (f *Frame) Clamp(x *Tensor) *Tensor { return f.fresh(clampRule, x) }
 
 // Clone is x.clone() under no_grad.
-func (f *Frame) Clone(x *Tensor) *Tensor { return f.fresh(cloneRule2, x) }
+func (f *Frame) Clone(x *Tensor) *Tensor { return f.fresh(cloneRule, x) }
 
 // Div is a / b under no_grad, for two tensors of one type.
 func (f *Frame) Div(a, b *Tensor) *Tensor {

@@ -1,58 +1,156 @@
 package step
 
 import (
+	"cmp"
+	"fmt"
+	"slices"
+	"strings"
+
 	"memplan/internal/estimator/graph"
+	"memplan/internal/estimator/spec"
 	"memplan/internal/fault"
 )
 
-// Stepper is an optimizer with its state: Step is optimizer.step().
+// Stepper is an optimizer with its state: Step is optimizer.step(). It reads
+// the gradients and leaves them.
 type Stepper interface {
 	Step(r *Run)
 }
 
-// optimizerKey names an optimizer and whose code runs it.
+// constructing is a Stepper that makes its state when it is constructed and
+// not at its first step.
+type constructing interface {
+	Construct(r *Run)
+}
+
+// scaleAware is a Stepper that may take the gradient scaler's tensors into its
+// own kernels (_step_supports_amp_scaling), so that nothing is unscaled before.
+type scaleAware interface {
+	takesScale() bool
+}
+
+// optimizerKey names an optimizer and whose code runs it. Only torch's have
+// more than one implementation.
 type optimizerKey struct{ name, library, implementation string }
 
+// String is the key as a job would write it.
+func (k optimizerKey) String() string {
+	s := "{name: " + k.name + ", library: " + k.library
+	if k.implementation != "" {
+		s += ", implementation: " + k.implementation
+	}
+	return s + "}"
+}
+
 // optimizers lists the update rules.
-func optimizers() map[optimizerKey]func(r *Run) Stepper {
-	return map[optimizerKey]func(r *Run) Stepper{
-		{"adamw", "torch", "foreach"}: func(*Run) Stepper { return &adamForeach{} },
+func optimizers() map[optimizerKey]func(o *spec.Optimizer) Stepper {
+	return map[optimizerKey]func(o *spec.Optimizer) Stepper{
+		{"adamw", "torch", "foreach"}:      newAdam(adamForeach),
+		{"adamw", "torch", "fused"}:        newAdam(adamFused),
+		{"adamw", "torch", "for-loop"}:     newAdam(adamForLoop),
+		{"adam", "torch", "foreach"}:       newAdam(adamForeach),
+		{"adam", "torch", "fused"}:         newAdam(adamFused),
+		{"adam", "torch", "for-loop"}:      newAdam(adamForLoop),
+		{"sgd", "torch", "foreach"}:        newSGD(sgdForeach),
+		{"sgd", "torch", "fused"}:          newSGD(sgdFused),
+		{"sgd", "torch", "for-loop"}:       newSGD(sgdForLoop),
+		{"rmsprop", "torch", "foreach"}:    newRMSprop(rmspropForeach),
+		{"rmsprop", "torch", "for-loop"}:   newRMSprop(rmspropForLoop),
+		{"adagrad", "torch", "foreach"}:    newAdagrad(adagradForeach),
+		{"adagrad", "torch", "fused"}:      newAdagrad(adagradFused),
+		{"adagrad", "torch", "for-loop"}:   newAdagrad(adagradForLoop),
+		{"adafactor", "torch", "foreach"}:  newTorchAdafactor(true),
+		{"adafactor", "torch", "for-loop"}: newTorchAdafactor(false),
+		{"adafactor", "transformers", ""}:  newAdafactor,
+		{"adamw", "bitsandbytes", ""}:      newBitsAndBytes(2),
+		{"adam", "bitsandbytes", ""}:       newBitsAndBytes(2),
+		{"lion", "bitsandbytes", ""}:       newBitsAndBytes(1),
+		{"sgd", "bitsandbytes", ""}:        newBitsAndBytes(1),
+		{"rmsprop", "bitsandbytes", ""}:    newBitsAndBytes(1),
+		{"adagrad", "bitsandbytes", ""}:    newBitsAndBytes(1),
 	}
 }
 
+// newOptimizer makes the job's optimizer. It fails with fault.Fields where the
+// combination does not exist, or where the libraries refuse it.
 func newOptimizer(r *Run) (Stepper, error) {
 	o := &r.Job.Training.Optimizer
 	key := optimizerKey{o.Name, o.Library, o.Implementation}
-	if make, ok := optimizers()[key]; ok {
-		return make(r), nil
+	make, ok := optimizers()[key]
+	if !ok {
+		var fields fault.Fields
+		fields.Add("training.optimizer", key, "one of "+knownOptimizers(), nearestOptimizer(key).String())
+		return nil, fields
 	}
-	var fields fault.Fields
-	fields.Add("training.optimizer", o.Name+" of "+o.Library+" ("+o.Implementation+")", "an optimizer the engine knows", "adamw")
-	return nil, fields
+	if fields := refusals(r, key); len(fields) > 0 {
+		return nil, fields
+	}
+	return make(o), nil
 }
 
-// adamForeach is torch.optim.AdamW over lists of tensors.
-type adamForeach struct {
-	state map[*graph.Param][2]*graph.Tensor
+// knownOptimizers lists the registry: adamw (torch foreach, fused, for-loop;
+// bitsandbytes).
+func knownOptimizers() string {
+	forms := map[string][]string{}
+	for _, k := range sortedOptimizers() {
+		forms[k.name] = append(forms[k.name], strings.TrimSpace(k.library+" "+k.implementation))
+	}
+	var all []string
+	for name, f := range forms {
+		all = append(all, fmt.Sprintf("%s (%s)", name, strings.Join(f, ", ")))
+	}
+	slices.Sort(all)
+	return strings.Join(all, ", ")
 }
 
-var adamRule = &graph.Rule{Name: "_multi_tensor_adam", Source: "torch/optim/adam.py@v2.6.0"}
+func sortedOptimizers() []optimizerKey {
+	var keys []optimizerKey
+	for k := range optimizers() {
+		keys = append(keys, k)
+	}
+	slices.SortFunc(keys, func(a, b optimizerKey) int { return cmp.Compare(a.String(), b.String()) })
+	return keys
+}
 
-func (a *adamForeach) Step(r *Run) {
-	if a.state == nil {
-		a.state = map[*graph.Param][2]*graph.Tensor{}
-		for _, p := range r.Params {
-			like := func() *graph.Tensor { return r.M.Make(adamRule, graph.OptimizerState, p.DType, p.Shape) }
-			a.state[p] = [2]*graph.Tensor{like(), like()}
+// nearestOptimizer is the known combination that shares most with want: the
+// name above all, then the library, then the implementation.
+func nearestOptimizer(want optimizerKey) optimizerKey {
+	score := func(k optimizerKey) (n int) {
+		for weight, same := range map[int]bool{4: k.name == want.name, 2: k.library == want.library, 1: k.implementation == want.implementation} {
+			if same {
+				n += weight
+			}
+		}
+		return n
+	}
+	best := optimizerKey{"adamw", "torch", "foreach"}
+	for _, k := range sortedOptimizers() {
+		if score(k) > score(best) {
+			best = k
 		}
 	}
-	var roots []*graph.Tensor
-	for _, p := range r.Params {
-		roots = append(roots, r.M.Make(adamRule, graph.Temporaries, p.DType, p.Shape))
-	}
-	for _, t := range roots {
-		r.M.Forget(t)
-	}
+	return best
 }
 
-func clipGradNorm(r *Run) {}
+// groups are the parameter groups the optimizer was given, of each the
+// parameters that have a gradient.
+func (r *Run) groups() [][]*graph.Param {
+	groups := r.ParamGroups
+	if groups == nil {
+		groups = [][]*graph.Param{r.Params}
+	}
+	with := make([][]*graph.Param, len(groups))
+	for i, g := range groups {
+		for _, p := range g {
+			if p.Grad != nil {
+				with[i] = append(with[i], p)
+			}
+		}
+	}
+	return with
+}
+
+// stateLike makes a state tensor like a parameter, in type d.
+func stateLike(r *Run, rule *graph.Rule, p *graph.Param, d graph.DType) *graph.Tensor {
+	return r.M.Make(rule, graph.OptimizerState, d, p.Shape)
+}

@@ -91,9 +91,14 @@ type Run struct {
 	Batch model.Batch  // of the micro batch in flight
 	// Params are the trained parameters in the order the optimizer was given
 	// them.
-	Params    []*graph.Param
+	Params []*graph.Param
+	// ParamGroups are the optimizer's groups, where they are not one.
+	ParamGroups [][]*graph.Param
+	// Wide are the parameters an 8-bit optimizer keeps 32-bit states for.
+	Wide      map[*graph.Param]bool
 	Outputs   model.Outputs // held by the loop from one micro batch to the next
 	Optimizer Stepper
+	Scaler    gradScaler
 
 	trainer trainer
 	phase   Phase
@@ -118,6 +123,9 @@ func newRun(job spec.Job, device graph.Device) (*Run, error) {
 		return nil, err
 	}
 	r.trainer = t()
+	if job.Runtime.Trainer != "plain" {
+		r.ParamGroups, r.Wide = decayGroups(r), wideStates(r)
+	}
 	r.Optimizer, err = newOptimizer(r)
 	return r, err
 }
@@ -152,6 +160,9 @@ func (r *Run) load() {
 	r.Mark(Load, Whole)
 	r.program = append(r.program, allocator.Part{Label: int32(Load), Events: r.M.Events()})
 	r.Loop = r.M.Open()
+	if o, ok := r.Optimizer.(constructing); ok {
+		o.Construct(r)
+	}
 	r.trainer.begin(r)
 }
 

@@ -168,9 +168,9 @@ func (h *hfLoop) track(r *Run, loss *graph.Tensor) {
 
 func (h *hfLoop) finish(r *Run) {
 	if enabled(r.Job.Training.GradClipping) {
-		clipGradNorm(r)
+		r.drop(r.clip())
 	}
-	r.Optimizer.Step(r)
+	r.stepOptimizer()
 	r.zeroGrad()
 	r.End(OptimizerPart)
 }

@@ -57,7 +57,7 @@ func (r *Run) forward(n int) *graph.Tensor {
 // backward is loss.backward(), through the gradient scaler if there is one.
 func (r *Run) backward(loss *graph.Tensor) {
 	if r.scaling() {
-		scaled := r.Loop.Let("scaled", r.Loop.MulScalar(loss))
+		scaled := r.Loop.Let("scaled", r.Scaler.Scale(r, r.Loop, loss))
 		r.M.Backward(scaled, nil)
 		r.Loop.Del("scaled")
 		return
@@ -80,9 +80,9 @@ func (p *plainLoop) finish(r *Run) {
 	t := &r.Job.Training
 	if enabled(t.OptimizerStep) {
 		if enabled(t.GradClipping) {
-			clipGradNorm(r)
+			r.drop(r.clip())
 		}
-		r.Optimizer.Step(r)
+		r.stepOptimizer()
 	}
 	if t.ZeroGradAt == "after_step" || t.ZeroGradAt == "" {
 		r.zeroGrad()

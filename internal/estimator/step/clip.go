@@ -1,0 +1,61 @@
+package step
+
+import "memplan/internal/estimator/graph"
+
+// clipGradNorm is torch.nn.utils.clip_grad_norm_ in its foreach form. It
+// returns the total norm, which the caller gives back with Forget; nil when no
+// parameter has a gradient (torch/nn/utils/clip_grad.py @v2.6.0 and @v2.15.0).
+func clipGradNorm(r *Run) *graph.Tensor {
+	total := totalNorm(r)
+	if total != nil {
+		clipCoefficient(r, total)
+	}
+	return total
+}
+
+// totalNorm is _get_total_norm: a norm per gradient, type by type, and the
+// norm of those norms.
+func totalNorm(r *Run) *graph.Tensor {
+	var with []*graph.Param
+	for _, p := range r.Params {
+		if p.Grad != nil {
+			with = append(with, p)
+		}
+	}
+	if len(with) == 0 {
+		return nil
+	}
+	var norms []*graph.Tensor
+	for _, same := range byDType(with) {
+		grads := make([]*graph.Tensor, len(same))
+		for i, p := range same {
+			grads[i] = p.Grad
+		}
+		norms = append(norms, r.M.ForeachNorm(grads)...)
+	}
+	var total *graph.Tensor
+	r.noGrad(func(f *graph.Frame) { total = f.Own(f.Norm(f.StackScalars(norms))) })
+	forgetList(r.M, norms)
+	return total
+}
+
+// clipCoefficient is _clip_grads_with_norm_: max_norm / (total_norm + 1e-6),
+// clamped to 1; the gradients are scaled in place.
+func clipCoefficient(r *Run, total *graph.Tensor) {
+	r.noGrad(func(f *graph.Frame) {
+		coef := f.Let("clip_coef", f.Func(reciprocalTimes, f.AddScalar(total))[0])
+		f.Let("clip_coef_clamped", f.Clamp(coef))
+	})
+}
+
+// reciprocalTimes is Tensor.__rdiv__: self.reciprocal() * other.
+func reciprocalTimes(f *graph.Frame, in ...*graph.Tensor) []*graph.Tensor {
+	return []*graph.Tensor{f.MulScalar(f.Reciprocal(in[0]))}
+}
+
+// drop gives back a norm nobody keeps.
+func (r *Run) drop(norm *graph.Tensor) {
+	if norm != nil {
+		r.M.Forget(norm)
+	}
+}

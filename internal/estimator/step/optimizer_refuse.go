@@ -1,0 +1,87 @@
+package step
+
+import (
+	"memplan/internal/estimator/graph"
+	"memplan/internal/estimator/spec"
+	"memplan/internal/fault"
+)
+
+// fusedAdagradSince is the first torch whose fused Adagrad runs on CUDA.
+var fusedAdagradSince = spec.Version{2, 8}
+
+// refusals lists the settings that the optimizer's library refuses or that no
+// rule here stands for.
+func refusals(r *Run, k optimizerKey) fault.Fields {
+	var fields fault.Fields
+	o := &r.Job.Training.Optimizer
+	refuseForms(&fields, o, k)
+	if k.name == "adagrad" && k.implementation == "fused" && !r.M.Versions.Torch.AtLeast(fusedAdagradSince) {
+		fields.Add("training.optimizer.implementation", "fused", "foreach or for-loop: this torch has no fused Adagrad on CUDA", "foreach")
+	}
+	refuseMomentum(&fields, o, k)
+	if p := r.anyTrained(graph.BF16); p && r.scaling() {
+		fields.Add("training.grad_scaler", "true", "false with bf16 gradients, which GradScaler cannot unscale", "false")
+	}
+	if k.library == "bitsandbytes" && r.anyTrained(graph.BF16) && oneOf(k.name, "sgd", "rmsprop", "adagrad") {
+		fields.Add("training.optimizer", k, "adamw, adam or lion: bitsandbytes has no 32-bit kernel of "+k.name+" for bf16 gradients", "adamw")
+	}
+	return fields
+}
+
+// refuseForms reports forms of an optimizer that have no rule.
+func refuseForms(fields *fault.Fields, o *spec.Optimizer, k optimizerKey) {
+	if o.StateBits != 0 && o.StateBits != 32 && (o.StateBits != 8 || k.library != "bitsandbytes") {
+		fields.Add("training.optimizer.state_bits", o.StateBits, "32, or 8 with library bitsandbytes", "32")
+	}
+	if o.Paged && (k.library != "bitsandbytes" || !oneOf(k.name, "adamw", "adam", "lion")) {
+		fields.Add("training.optimizer.paged", "true", "false, or adamw, adam or lion of library bitsandbytes", "false")
+	}
+	for path, set := range map[string]bool{"in_backward": o.InBackward, "cpu_offload": o.CPUOffload} {
+		if set {
+			fields.Add("training.optimizer."+path, "true", "false: the engine has no rule for it", "false")
+		}
+	}
+	if o.StateDType != "" && o.StateDType != spec.FP32 {
+		fields.Add("training.optimizer.state_dtype", string(o.StateDType), "unset: states have the optimizer's own type", "")
+	}
+}
+
+// refuseMomentum reports a momentum the update rule cannot take.
+func refuseMomentum(fields *fault.Fields, o *spec.Optimizer, k optimizerKey) {
+	if o.Momentum != nil && !oneOf(k.name, "sgd", "rmsprop") {
+		fields.Add("training.optimizer.momentum", *o.Momentum, "unset: "+k.name+" takes none", "")
+	}
+	if o.Nesterov && (k.name != "sgd" || momentum(o) == 0) {
+		fields.Add("training.optimizer.nesterov", "true", "false, or sgd with a momentum above 0", "false")
+	}
+	if k.library == "bitsandbytes" && k.name == "sgd" && o.Momentum != nil && *o.Momentum == 0 {
+		fields.Add("training.optimizer.momentum", 0, "above 0: bitsandbytes has no SGD without momentum", "0.9")
+	}
+}
+
+// momentum is the optimizer's momentum, 0 if unset.
+func momentum(o *spec.Optimizer) float64 {
+	if o.Momentum == nil {
+		return 0
+	}
+	return *o.Momentum
+}
+
+func oneOf(s string, all ...string) bool {
+	for _, a := range all {
+		if s == a {
+			return true
+		}
+	}
+	return false
+}
+
+// anyTrained reports whether a trained parameter has type d.
+func (r *Run) anyTrained(d graph.DType) bool {
+	for _, p := range r.Params {
+		if p.DType == d {
+			return true
+		}
+	}
+	return false
+}
