@@ -52,8 +52,11 @@ func engine(job spec.Job, d spec.Device, _ spec.Coefficients) (*estimator.Estima
 			Interval: estimator.Interval{Low: required - units.GiB, High: required + units.GiB, Level: 0.9, Of: "required_bytes", Source: "prior"},
 		},
 		Breakdown: []estimator.Share{
-			{Category: "parameters", Bytes: third}, {Category: "gradients", Bytes: third}, {Category: "activations", Bytes: third},
-			{Category: "logits"}, {Category: "conv_workspace", Bytes: required - 3*third},
+			{Category: "parameters", Bytes: third},
+			{Category: "gradients", Bytes: third},
+			{Category: "activations", Bytes: third},
+			{Category: "logits"},
+			{Category: "conv_workspace", Bytes: required - 3*third},
 		},
 		Phases: []estimator.Phase{
 			{Name: "load", PeakAllocated: third, PeakReserved: third, EndAllocated: third},
@@ -220,22 +223,22 @@ func TestSomethingElseListens(t *testing.T) {
 func TestOverride(t *testing.T) {
 	tests := []struct {
 		name, setting string
-		want          func(spec.Job) any
-		value         any
+		got           func(spec.Job) any
+		expected      any
 	}{
-		{name: "number", setting: "training.micro_batch_size=8", value: 8, want: func(j spec.Job) any { return j.Training.MicroBatchSize }},
-		{name: "text", setting: "target.gpu=T4", value: "T4", want: func(j spec.Job) any { return j.Target.GPU }},
-		{name: "size", setting: "target.headroom_gib=2GiB", value: 2 * units.GiB, want: func(j spec.Job) any { return j.Target.HeadroomGiB }},
-		{name: "object", setting: `training.optimizer={"name":"adamw","paged":true}`, value: true, want: func(j spec.Job) any { return j.Training.Optimizer.Paged }},
-		{name: "value with an equals sign", setting: "name=a=b", value: "a=b", want: func(j spec.Job) any { return j.Name }},
-		{name: "another tool's key", setting: "gradient_checkpointing=true", value: "full", want: func(j spec.Job) any { return j.Training.Checkpointing.Mode }},
+		{name: "number", setting: "training.micro_batch_size=8", expected: 8, got: func(j spec.Job) any { return j.Training.MicroBatchSize }},
+		{name: "text", setting: "target.gpu=T4", expected: "T4", got: func(j spec.Job) any { return j.Target.GPU }},
+		{name: "size", setting: "target.headroom_gib=2GiB", expected: 2 * units.GiB, got: func(j spec.Job) any { return j.Target.HeadroomGiB }},
+		{name: "object", setting: `training.optimizer={"name":"adamw","paged":true}`, expected: true, got: func(j spec.Job) any { return j.Training.Optimizer.Paged }},
+		{name: "value with an equals sign", setting: "name=a=b", expected: "a=b", got: func(j spec.Job) any { return j.Name }},
+		{name: "another tool's key", setting: "gradient_checkpointing=true", expected: "full", got: func(j spec.Job) any { return j.Training.Checkpointing.Mode }},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
 			in := jobInput{File: "testdata/job.yaml", Set: []string{tt.setting}}
 			job, err := in.job(nil)
 			require.NoError(t, err)
-			require.Equal(t, tt.value, tt.want(job))
+			require.Equal(t, tt.expected, tt.got(job))
 			require.Equal(t, 4096, job.Training.SequenceLength, "what the file says stays")
 		})
 	}

@@ -29,8 +29,9 @@ const grace = 15 * time.Second
 
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	defer stop()
-	if err := run(ctx, os.Args[1:], os.Getenv, os.Stdout, os.Stderr); err != nil {
+	err := run(ctx, os.Args[1:], os.Getenv, os.Stdout, os.Stderr)
+	stop()
+	if err != nil {
 		fmt.Fprintln(os.Stderr, "server:", err)
 		os.Exit(1)
 	}
@@ -103,7 +104,7 @@ func measured(m *obs.Metrics, engine planner.Engine) planner.Engine {
 // serve answers requests until ctx is done, and then lets those in flight
 // finish.
 func serve(ctx context.Context, addr string, handler http.Handler, log *slog.Logger, stdout io.Writer) error {
-	listener, err := net.Listen("tcp", addr)
+	listener, err := (&net.ListenConfig{}).Listen(ctx, "tcp", addr)
 	if err != nil {
 		return fmt.Errorf("listen: %w", err)
 	}

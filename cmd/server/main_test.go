@@ -126,7 +126,7 @@ func TestCheck(t *testing.T) {
 func TestFailsToStart(t *testing.T) {
 	taken, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)
-	defer taken.Close()
+	defer func() { require.NoError(t, taken.Close()) }()
 	file := filepath.Join(t.TempDir(), "file")
 	require.NoError(t, os.WriteFile(file, nil, 0o600))
 	tests := []struct {

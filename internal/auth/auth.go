@@ -1,6 +1,7 @@
 package auth
 
 import (
+	"net"
 	"net/http"
 	"time"
 
@@ -34,11 +35,17 @@ func SameOrigin(refuse http.Handler) func(http.Handler) http.Handler {
 }
 
 // RateLimit allows each client address perMinute requests in a minute and
-// refuses the rest. Zero or less allows all.
+// refuses the rest. Zero or less allows all. The address is the connection's:
+// behind a proxy all clients have one, and the proxy is the place to limit.
 func RateLimit(perMinute int, refuse http.HandlerFunc) func(http.Handler) http.Handler {
 	if perMinute <= 0 {
 		return func(next http.Handler) http.Handler { return next }
 	}
-	return httprate.Limit(perMinute, time.Minute,
-		httprate.WithKeyByIP(), httprate.WithLimitHandler(refuse))
+	return httprate.LimitBy(perMinute, time.Minute, byConnection, httprate.WithLimitHandler(refuse))
+}
+
+// byConnection is the address at the other end of the connection.
+func byConnection(r *http.Request) (string, error) {
+	host, _, err := net.SplitHostPort(r.RemoteAddr)
+	return httprate.CanonicalizeIP(host), err
 }

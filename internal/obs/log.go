@@ -48,8 +48,8 @@ func plainID(id string) bool {
 		return false
 	}
 	for _, c := range id {
-		letter := 'a' <= c && c <= 'z' || 'A' <= c && c <= 'Z'
-		if !letter && !('0' <= c && c <= '9') && c != '-' && c != '_' && c != '.' {
+		plain := 'a' <= c && c <= 'z' || 'A' <= c && c <= 'Z' || '0' <= c && c <= '9' || c == '-' || c == '_' || c == '.'
+		if !plain {
 			return false
 		}
 	}
