@@ -3,7 +3,6 @@ package estimator
 import (
 	"errors"
 	"strconv"
-	"strings"
 
 	"memplan/internal/estimator/allocator"
 	"memplan/internal/estimator/graph"
@@ -110,9 +109,10 @@ func (r *replay) mark(_, code int32, s allocator.Stats) {
 	p.parts[pt].end = s.Allocated.Current
 }
 
-// oldestSegmentSince is when torch began to prefer, among free blocks of one
-// size, the one in the oldest segment.
-var oldestSegmentSince = spec.Version{2, 12}
+// oldestSegmentSince is the first torch released after May 2026, when it began
+// to prefer, among free blocks of one size, the one in the oldest segment
+// (pytorch PR 183591; seen in 2.15, not in 2.6).
+var oldestSegmentSince = spec.Version{2, 13}
 
 // settings translates the job's allocator settings.
 func settings(r spec.Runtime, deviceTotal units.Bytes) allocator.Config {
@@ -132,47 +132,23 @@ func settings(r spec.Runtime, deviceTotal units.Bytes) allocator.Config {
 	return c
 }
 
-// divisions reads roundup_power2_divisions: a number, or "[256:1,512:2,>:8]"
-// with interval starts in MiB.
+// divisions reads roundup_power2_divisions, a number or the list form. A text
+// that torch would refuse is no setting: the wire has refused it already.
 func divisions(v any) allocator.Divisions {
+	var text string
 	switch x := v.(type) {
+	case nil:
+		return allocator.Divisions{}
 	case float64:
-		return allocator.UniformDivisions(int(x))
+		text = strconv.Itoa(int(x))
 	case int:
-		return allocator.UniformDivisions(x)
+		text = strconv.Itoa(x)
 	case string:
-		return divisionList(x)
+		text = x
 	}
-	return allocator.Divisions{}
-}
-
-func divisionList(text string) allocator.Divisions {
-	var d allocator.Divisions
-	if n, err := strconv.Atoi(strings.TrimSpace(text)); err == nil {
-		return allocator.UniformDivisions(n)
-	}
-	last := 0
-	for _, item := range strings.Split(strings.Trim(text, "[] "), ",") {
-		key, value, _ := strings.Cut(item, ":")
-		n, err := strconv.Atoi(strings.TrimSpace(value))
-		if err != nil {
-			continue
-		}
-		if strings.TrimSpace(key) == ">" {
-			for i := last; i < len(d); i++ {
-				d[i] = int32(n)
-			}
-			continue
-		}
-		mib, err := strconv.Atoi(strings.TrimSpace(key))
-		if err != nil || mib < 1 {
-			continue
-		}
-		at := 0
-		for size := 1; size < mib && at < len(d)-1; size *= 2 {
-			at++
-		}
-		d[at], last = int32(n), at+1
+	d, err := allocator.ParseDivisions(text)
+	if err != nil {
+		return allocator.Divisions{}
 	}
 	return d
 }

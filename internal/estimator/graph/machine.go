@@ -70,15 +70,27 @@ const (
 	Backward
 )
 
+// expected is how many events and storages a machine makes room for at once:
+// what a model of some thirty layers needs for two steps.
+const expected = 1 << 14
+
 // NewMachine returns an empty card.
 func NewMachine(v spec.Versions, d Device) *Machine {
-	return &Machine{Versions: v, Device: d, cat: Temporaries, byBlock: map[int32]storageID{}, roots: map[storageID]*kept{}, paths: []string{""}, rule: noRule}
+	return &Machine{
+		Versions: v, Device: d, cat: Temporaries, rule: noRule, paths: []string{""}, byBlock: map[int32]storageID{},
+		events: make([]allocator.Event, 0, expected), storages: make([]storage, 0, expected), made: make([]Origin, 0, expected),
+	}
 }
 
 // Events hands over the events recorded since the last call.
 func (m *Machine) Events() []allocator.Event {
-	e := m.events
-	m.events = nil
+	n := len(m.events)
+	e := m.events[:n:n]
+	if cap(m.events)-n < expected/4 {
+		m.events = make([]allocator.Event, 0, expected)
+	} else {
+		m.events = m.events[n:]
+	}
 	return e
 }
 
