@@ -127,8 +127,6 @@ func (e fieldError) sentence() string {
 	return fmt.Sprintf("Got %s, want %s.", clip(e.Got, 60), e.Want)
 }
 
-func (e fieldError) fixText() string { return "Use " + clip(e.Nearest, 40) }
-
 // clip shortens a text that a page only hints at.
 func clip(s string, n int) string {
 	if r := []rune(s); len(r) > n {

@@ -6,7 +6,6 @@ import (
 	"strings"
 
 	"memplan/internal/catalog"
-	"memplan/internal/fault"
 	"memplan/internal/units"
 )
 
@@ -240,13 +239,6 @@ func sentenceCase(path string) string {
 // idOf is a path as an element's id.
 func idOf(path string) string { return "f-" + strings.NewReplacer(".", "-", "_", "-").Replace(path) }
 
-// fieldError is what is wrong with one control, and the address that puts it
-// right.
-type fieldError struct {
-	fault.Field
-	Fix string
-}
-
 // errorsAt returns what is wrong at a control's path, or below it.
 func (s state) errorsAt(path string) []fieldError {
 	var out []fieldError
@@ -268,23 +260,6 @@ func (s state) errorsElsewhere(all []control) []fieldError {
 		}
 	}
 	return out
-}
-
-func (s state) fieldError(f fault.Field) fieldError {
-	e := fieldError{Field: f}
-	if f.Nearest != "" {
-		e.Fix = s.with(f.Path, f.Nearest)
-	}
-	return e
-}
-
-// controlPath is the control that shows what is wrong at a path: a count is
-// typed where ids are.
-func controlPath(path string) string {
-	if path == "model.parameters" || path == "model" {
-		return "model.id"
-	}
-	return path
 }
 
 // value is what stands in a control.

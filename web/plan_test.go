@@ -162,6 +162,38 @@ func TestErrorsOfTheEngineStandBesideTheirInputs(t *testing.T) {
 	require.Contains(t, p.attr("#e-f-training-micro-batch-size a.fix", "href"), "mb=4096")
 }
 
+func TestContradictionsOfferEachWayOut(t *testing.T) {
+	t.Parallel()
+	tests := []struct {
+		name, query, at string
+		want            []string // in the fixes' addresses, in order
+		gone            []string // from them
+	}{
+		{
+			"two models", example + "&config=%7B%22model_type%22:%22llama%22%7D", "#e-f-model-id a.fix",
+			[]string{"m=meta-llama", "config="}, []string{"config=", "m=meta-llama"},
+		},
+		{
+			"an adapter under full", example + "&lora=16&method=full", "#e-elsewhere a.fix",
+			[]string{"method=lora", "method=full"}, []string{"method=full", "lora=16"},
+		},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			p := planned(t, tt.query)
+			require.Equal(t, http.StatusUnprocessableEntity, p.Code)
+			fixes := p.all(tt.at)
+			require.Len(t, fixes, len(tt.want), textOf(p.one("form#plan-form")))
+			for i, a := range fixes {
+				href, _ := attribute(a, "href")
+				require.Contains(t, href, tt.want[i])
+				require.NotContains(t, href, tt.gone[i])
+			}
+		})
+	}
+}
+
 func TestACountMayStandForAModel(t *testing.T) {
 	t.Parallel()
 	p := planned(t, "m=7B&mb=1&seq=2048&gpu=H100-SXM5-80GB")
