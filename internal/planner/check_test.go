@@ -138,6 +138,15 @@ func TestFixes(t *testing.T) {
 	}
 }
 
+func TestFixesSayWhatTheyDo(t *testing.T) {
+	p, e := newPlanner(t, planner.Config{})
+	e.required = cost(map[string]units.Bytes{"full": 20 * gib, "half": 2 * gib})
+	c, err := p.Check(t.Context(), resolved())
+	require.NoError(t, err)
+	require.Equal(t, "Take micro batches of 1 and accumulate 16 steps, turn on activation checkpointing: "+
+		"needs 74.0 GiB instead of 100 GiB (the same global batch, somewhat slower; about a third more compute).", c.Fixes[0].Text)
+}
+
 func TestFixesThatTheEngineRefusesAreNotOffered(t *testing.T) {
 	p, _ := newPlanner(t, planner.Config{Engine: func(j spec.Job, d spec.Device, c spec.Coefficients) (*estimator.Estimate, error) {
 		if j.Training.Checkpointing.Mode == "full" {

@@ -13,7 +13,7 @@ import (
 // with its defaults filled in, and says what it changed; no changes mean that
 // it does not apply.
 type remedy struct {
-	what string // "Turn on activation checkpointing"
+	what string // "Turn on activation checkpointing"; %v %v: the micro batch, the accumulation
 	cost string // "about a third more compute"
 	edit func(job *spec.Job, now spec.Job, card spec.Device) []Change
 }
@@ -24,7 +24,7 @@ func remedies() []remedy {
 	return []remedy{
 		{"Use scaled-dot-product attention", "the same result", fuseAttention},
 		{"Take flash attention", "the same result", flashAttention},
-		{"Halve the micro batch and double accumulation", "the same global batch, somewhat slower", halveMicroBatch},
+		{"Take micro batches of %v and accumulate %v steps", "the same global batch, somewhat slower", halveMicroBatch},
 		{"Turn on activation checkpointing", "about a third more compute", checkpointAll},
 		{"Compute in 16 bits under autocast", "fp32 weights, activations in 16 bits", mixPrecision},
 		{"Keep the optimizer state in 8 bits", "AdamW of bitsandbytes in place of torch's", eightBitAdam},
@@ -81,7 +81,7 @@ func (a *attempts) single(ctx context.Context, m remedy) *Fix {
 			return nil // the engine refuses the combination: no fix
 		}
 		if est.Target.Verdict == estimator.Fits {
-			return &Fix{Text: a.text([]remedy{m}, est), Patch: changes}
+			return &Fix{Text: a.text([]remedy{m}, changes, est), Patch: changes}
 		}
 		now = est.Job
 	}
@@ -111,7 +111,7 @@ func (a *attempts) together(ctx context.Context, list []remedy) []Fix {
 				used = append(used, m)
 			}
 			if est.Target.Verdict == estimator.Fits {
-				return []Fix{{Text: a.text(used, est), Patch: changes}}
+				return []Fix{{Text: a.text(used, changes, est), Patch: changes}}
 			}
 		}
 	}
@@ -126,17 +126,31 @@ func (a *attempts) estimate(job spec.Job) (*estimator.Estimate, error) {
 }
 
 // text says what to do, what that gives, and what it costs.
-func (a *attempts) text(used []remedy, est *estimator.Estimate) string {
+func (a *attempts) text(used []remedy, changes []Change, est *estimator.Estimate) string {
 	var what, cost []string
 	for i, m := range used {
-		if i > 0 {
-			m.what = strings.ToLower(m.what[:1]) + m.what[1:]
+		step := m.what
+		if strings.Contains(step, "%v") {
+			step = fmt.Sprintf(step, valueAt(changes, microBatchPath), valueAt(changes, accumulationPath))
 		}
-		what = append(what, m.what)
+		if i > 0 {
+			step = strings.ToLower(step[:1]) + step[1:]
+		}
+		what = append(what, step)
 		cost = append(cost, m.cost)
 	}
 	return fmt.Sprintf("%s: needs %s instead of %s (%s).", strings.Join(what, ", "),
 		est.Peak.Required, a.needed.Peak.Required, strings.Join(cost, "; "))
+}
+
+// valueAt is what a path becomes.
+func valueAt(changes []Change, path string) any {
+	for _, c := range changes {
+		if c.Path == path {
+			return c.To
+		}
+	}
+	return nil
 }
 
 // joinChanges appends changes; a second change of one path continues the first.

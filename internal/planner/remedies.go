@@ -6,6 +6,12 @@ import (
 	"memplan/internal/estimator/spec"
 )
 
+// Paths that a remedy's text refers to.
+const (
+	microBatchPath   = "training.micro_batch_size"
+	accumulationPath = "training.gradient_accumulation_steps"
+)
+
 // ampere is the first compute capability with bf16 and with flash attention.
 var ampere = spec.Version{8, 0}
 
@@ -36,8 +42,8 @@ func halveMicroBatch(job *spec.Job, now spec.Job, _ spec.Device) []Change {
 	}
 	job.Training.MicroBatchSize, job.Training.GradAccumSteps = micro/2, steps*2
 	return []Change{
-		{"training.micro_batch_size", micro, micro / 2},
-		{"training.gradient_accumulation_steps", steps, steps * 2},
+		{microBatchPath, micro, micro / 2},
+		{accumulationPath, steps, steps * 2},
 	}
 }
 
