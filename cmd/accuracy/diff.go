@@ -32,6 +32,7 @@ func diff(w io.Writer, jobFile, traceFile string) error {
 	if err != nil {
 		return err
 	}
+	ours, real = unmarked(ours), unmarked(real)
 	const shown = 3
 	bad := 0
 	for i := 0; i < len(ours) && i < len(real) && bad < shown; i++ {
@@ -61,6 +62,22 @@ func diff(w io.Writer, jobFile, traceFile string) error {
 
 func same(a, b happening) bool {
 	return (a.mark != "") == (b.mark != "") && a.bytes == b.bytes && slices.Equal(a.freed, b.freed)
+}
+
+// unmarked merges marks into what follows them: loops over several ranks put
+// them elsewhere.
+func unmarked(hs []happening) []happening {
+	var out []happening
+	var freed []int64
+	for _, h := range hs {
+		freed = append(freed, h.freed...)
+		if h.mark == "" {
+			slices.Sort(freed)
+			h.freed, freed = freed, nil
+			out = append(out, h)
+		}
+	}
+	return out
 }
 
 func at(hs []happening, i int) happening {

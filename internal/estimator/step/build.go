@@ -14,8 +14,9 @@ func buildOf(job spec.Job, v spec.Versions) model.Build {
 		DType:     DTypeOf(t.WeightsDType),
 		Attention: model.Attention{Kernel: t.Attention.Kernel, Backend: t.Attention.Backend},
 		// A plain loop leaves the config's use_cache, which checkpointing
-		// turns off; the Trainer turns it off itself.
-		UseCache: job.Runtime.Trainer == "plain" && (t.Checkpointing.Mode == "none" || t.Checkpointing.Mode == ""),
+		// turns off; the Trainer turns it off itself, and so are loops over
+		// several ranks taken to.
+		UseCache: job.Runtime.Trainer == "plain" && job.Parallelism.Ranks() == 1 && (t.Checkpointing.Mode == "none" || t.Checkpointing.Mode == ""),
 	}
 }
 

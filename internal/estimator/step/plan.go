@@ -73,7 +73,7 @@ func Compile(job spec.Job, device graph.Device) (*Plan, error) {
 	}
 	r.load()
 	r.step(FirstStep)
-	r.step(SteadyStep)
+	r.steady()
 	plan := &Plan{Program: r.program, Machine: r.M, Network: r.Net, Total: r.total}
 	for _, p := range r.Params {
 		plan.Trainable += p.Numel()
@@ -101,6 +101,7 @@ type Run struct {
 	Scaler    gradScaler
 
 	trainer trainer
+	ddp     *ddp // nil on one rank
 	phase   Phase
 	total   int64
 	program allocator.Program
@@ -109,7 +110,7 @@ type Run struct {
 
 func newRun(job spec.Job, device graph.Device) (*Run, error) {
 	r := &Run{Job: &job, M: graph.NewMachine(versionsOf(job.Runtime), device)}
-	var fields fault.Fields
+	fields := beyond(&job)
 	t, ok := trainers()[job.Runtime.Trainer]
 	if !ok {
 		fields.Add("runtime.trainer", job.Runtime.Trainer, "one of "+names(trainers()), "plain")
@@ -157,6 +158,9 @@ func (r *Run) build(family *model.Family) error {
 // load moves the model to the card.
 func (r *Run) load() {
 	r.M.ToDevice(r.Net.Root)
+	if r.ddp = newDDP(r); r.ddp != nil {
+		r.ddp.wrap(r)
+	}
 	r.Mark(Load, Whole)
 	r.program = append(r.program, allocator.Part{Label: int32(Load), Events: r.M.Events()})
 	r.Loop = r.M.Open()
@@ -189,13 +193,21 @@ func (r *Run) step(ph Phase) {
 	}
 	r.trainer.finish(r)
 	r.add(r.M.Events(), 1, nil)
-	part := allocator.Part{Label: int32(ph), Parts: r.parts}
-	if ph == SteadyStep {
-		if carry, ok := r.M.Repeatable(r.parts...); ok {
-			part.Repeat, part.Carry = steadySteps, carry
+	r.program = append(r.program, allocator.Part{Label: int32(ph), Parts: r.parts})
+}
+
+// steady writes down steady steps until one leaves the state it began in; that
+// one stands for the rest. (Data parallelism lays its buckets anew in the
+// second step, so there it is the third.)
+func (r *Run) steady() {
+	for left := steadySteps; left > 0; left-- {
+		r.step(SteadyStep)
+		last := &r.program[len(r.program)-1]
+		if carry, ok := r.M.Repeatable(last.Parts...); ok {
+			last.Repeat, last.Carry = left, carry
+			return
 		}
 	}
-	r.program = append(r.program, part)
 }
 
 func (r *Run) add(events []allocator.Event, repeat int, carry []allocator.Carry) {

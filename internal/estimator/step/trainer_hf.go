@@ -120,7 +120,7 @@ func (h *hfLoop) computeLoss(r *Run) *graph.Tensor {
 	f := r.Loop
 	r.Batch.NumItems, r.Batch.Counted = h.numItems, true
 	var out model.Outputs
-	run := func() { out = r.Net.Forward(f, r.Batch) }
+	run := func() { out = r.callModel(f) }
 	if d := r.Job.Training.Precision.Mixed(); d != "" {
 		f.Autocast(DTypeOf(d), run)
 	} else {

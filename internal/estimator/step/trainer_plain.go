@@ -39,7 +39,7 @@ func (p *plainLoop) micro(r *Run, i, n int) {
 func (r *Run) forward(n int) *graph.Tensor {
 	f := r.Loop
 	var out model.Outputs
-	run := func() { out = r.Net.Forward(f, r.Batch) }
+	run := func() { out = r.callModel(f) }
 	if d := r.Job.Training.Precision.Mixed(); d != "" {
 		f.Autocast(DTypeOf(d), run)
 	} else {
@@ -52,6 +52,14 @@ func (r *Run) forward(n int) *graph.Tensor {
 		loss = f.Let("loss", f.MulScalar(loss))
 	}
 	return loss
+}
+
+// callModel runs the wrapped model.
+func (r *Run) callModel(f *graph.Frame) model.Outputs {
+	if r.ddp != nil {
+		r.ddp.beforeForward(r)
+	}
+	return r.Net.Forward(f, r.Batch)
 }
 
 // backward is loss.backward(), through the gradient scaler if there is one.

@@ -1,0 +1,78 @@
+package step
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	"memplan/internal/estimator/spec"
+	"memplan/internal/fault"
+)
+
+// beyond lists every setting of a resolved job that the engine does not run.
+// A setting is refused by name and never ignored: an answer to another job
+// than the one asked about is worse than none.
+func beyond(j *spec.Job) fault.Fields {
+	var f fault.Fields
+	t, p := &j.Training, &j.Parallelism
+	oneOf := func(path, got string, allowed ...string) {
+		if got != "" && !slices.Contains(allowed, got) {
+			f.Add(path, got, "one of "+strings.Join(allowed, ", ")+" (others are not modelled)", allowed[0])
+		}
+	}
+	one := func(path string, got int) {
+		if got > 1 {
+			f.Add(path, got, "1 (more is not modelled)", "1")
+		}
+	}
+	off := func(path string, on bool) {
+		if on {
+			f.Add(path, "true", "not modelled", "false")
+		}
+	}
+	absent := func(path string, set bool) {
+		if set {
+			f.Add(path, "a value", "nothing: it is not modelled", "")
+		}
+	}
+	oneOf("runtime.framework", j.Runtime.Framework, "pytorch")
+	oneOf("runtime.allocator.backend", j.Runtime.Allocator.Backend, "native")
+	oneOf("model.implementation", j.Model.Implementation, "hf")
+	oneOf("training.method", t.Method, "full", "lora", "dora")
+	oneOf("training.precision", string(t.Precision), "fp32", "tf32", "bf16", "fp16", "bf16-mixed", "fp16-mixed")
+	oneOf("training.weights_dtype", string(t.WeightsDType), "fp32", "bf16", "fp16")
+	oneOf("training.master_weights", t.MasterWeights, "none")
+	oneOf("training.objective", t.Objective, "sft", "pretrain")
+	oneOf("training.packing", t.Packing, "none", "concatenated")
+	oneOf("training.activation_checkpointing", t.Checkpointing.Mode, "none", "full")
+	oneOf("training.attention", t.Attention.Kernel, "sdpa", "flash", "eager", "math")
+	oneOf("training.attention.backend", t.Attention.Backend, "flash", "efficient", "math", "cudnn")
+	oneOf("training.loss", t.Loss.Kind, "default")
+	oneOf("training.reference_model", t.ReferenceModel, "none")
+	oneOf("training.checkpoint_save", t.CheckpointSave, "none")
+	oneOf("parallelism.sharding", p.Sharding, "none", "ddp")
+	one("parallelism.tensor", p.Tensor)
+	one("parallelism.pipeline", p.Pipeline)
+	one("parallelism.context", p.Context)
+	one("parallelism.expert", p.Expert)
+	one("parallelism.replicate", p.Replicate)
+	off("training.compile", t.Compile)
+	off("training.label_smoothing", t.LabelSmoothing)
+	off("training.dropout_disabled", t.DropoutDisabled)
+	off("training.gradients_resident_before_step", t.GradsResident)
+	absent("training.quantization", t.Quantization != nil && t.Quantization.Type != "none")
+	absent("training.qat", t.QAT != nil)
+	absent("training.ema", t.EMA != nil)
+	absent("training.fused_kernels", len(t.FusedKernels) > 0)
+	absent("training.sequence_lengths", t.SequenceLengths != nil)
+	absent("training.resident_modules", len(t.ResidentModules) > 0)
+	absent("training.teacher", t.Teacher != nil)
+	absent("training.evaluation", t.Evaluation != nil)
+	absent("training.generation", t.Generation != nil)
+	absent("training.load", t.Load != nil)
+	absent("parallelism.offload", len(p.Offload) > 0)
+	for i, m := range t.ModulesToTrain {
+		f.Add(fmt.Sprintf("training.modules_to_train[%d]", i), m, "nothing: it is not modelled", "")
+	}
+	return f
+}
