@@ -168,7 +168,7 @@ func (a answer) bar() string {
 func (a answer) timeline() string {
 	t := chart.Timeline{
 		ID: "step-timeline", Title: "Allocated memory through the steps", Usable: a.Target.Usable,
-		Unit: a.Unit.size(), Format: a.Unit.tick, Categories: a.layers(),
+		Unit: a.Unit.size(), Format: a.Unit.text, Tick: a.Unit.tick, Categories: a.layers(),
 		PeakLabel: "peak " + a.Unit.text(a.Peak.Allocated) + " allocated",
 	}
 	for _, m := range a.Timeline {

@@ -877,7 +877,7 @@ func steps(a answer) templ.Component {
 			if templ_7745c5c3_Err != nil {
 				return templ_7745c5c3_Err
 			}
-			templ_7745c5c3_Err = templruntime.WriteString(templ_7745c5c3_Buffer, 60, "<figcaption class=\"quiet\"><span class=\"key reserved\"></span> reserved <span class=\"key usable\"></span> usable</figcaption></figure><details><summary>The same as a table</summary>")
+			templ_7745c5c3_Err = templruntime.WriteString(templ_7745c5c3_Buffer, 60, "<figcaption class=\"quiet\"><span class=\"key reserved\"></span> reserved <span class=\"key usable\"></span> usable <span class=\"initials\">F forward, L loss, B backward, O optimizer; area: allocated</span></figcaption></figure><details><summary>The same as a table</summary>")
 			if templ_7745c5c3_Err != nil {
 				return templ_7745c5c3_Err
 			}

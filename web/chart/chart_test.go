@@ -39,7 +39,7 @@ func timeline() chart.Timeline {
 	t := chart.Timeline{
 		ID: "t", Title: "Through the steps", Desc: "Peak in backward",
 		Categories: []string{"parameters", "gradients", "activations"},
-		Usable:     24 * units.GiB, Unit: units.GiB, PeakLabel: "peak 20.0 GiB", Format: units.Bytes.String,
+		Usable:     24 * units.GiB, Unit: units.GiB, PeakLabel: "peak 20.0 GiB", Format: units.Bytes.String, Tick: units.Bytes.String,
 	}
 	add := func(part string, layers ...units.Bytes) {
 		p := chart.Point{Event: 10 * len(t.Points), Phase: "steady_step", Part: part}
@@ -67,7 +67,7 @@ func TestGolden(t *testing.T) {
 	over := bar()
 	over.Usable = 40 * units.GiB
 	decimal := timeline()
-	decimal.Unit, decimal.Format = units.GB, units.Bytes.Decimal
+	decimal.Unit, decimal.Format, decimal.Tick = units.GB, units.Bytes.Decimal, units.Bytes.Decimal
 	tests := []struct {
 		name string
 		svg  string

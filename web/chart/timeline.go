@@ -21,6 +21,7 @@ type Timeline struct {
 	PeakLabel  string
 	Unit       units.Bytes // of the scale: units.GiB or units.GB
 	Format     func(units.Bytes) string
+	Tick       func(units.Bytes) string // of round values
 }
 
 // Point is one moment of a timeline. Layers stand in the order of the
@@ -131,12 +132,16 @@ func (t Timeline) scaleLines(d *drawing, p plane) {
 			continue // no room for its text
 		}
 		d.line("grid", 0, y, 100, y)
-		d.text("tick", "start", 0, y-4, 3, t.Format(v))
+		d.text("tick", "start", 0, y-4, 3, t.Tick(v))
 	}
 	if t.Usable > 0 && t.Usable < p.top {
 		y := plotTop + p.y(t.Usable)
 		d.line("usable", 0, y, 100, y)
-		d.text("note", "end", 100, y-5, -4, "usable "+t.Format(t.Usable))
+		x, anchor, dx := 100.0, "end", -4
+		if p.x(t.top().Event) > 55 { // the peak's line and text stand there
+			x, anchor, dx = 0, "start", 4
+		}
+		d.text("note", anchor, x, y-5, dx, "usable "+t.Format(t.Usable))
 	}
 }
 
@@ -189,13 +194,19 @@ func (t Timeline) at(p plane, x float64) Point {
 	return found
 }
 
-func (t Timeline) peak(d *drawing, p plane) {
+// top is the first point of the most allocated bytes.
+func (t Timeline) top() Point {
 	top := t.Points[0]
 	for _, x := range t.Points {
 		if x.Allocated > top.Allocated {
 			top = x
 		}
 	}
+	return top
+}
+
+func (t Timeline) peak(d *drawing, p plane) {
+	top := t.top()
 	x, y := p.x(top.Event), plotTop+p.y(top.Allocated)
 	d.line("peak", x, plotTop-6, x, plotTop+plotHeight)
 	fmt.Fprintf(d, `<circle class="median" cx="%s%%" cy="%d" r="4"/>`, num(x), y)
@@ -203,8 +214,8 @@ func (t Timeline) peak(d *drawing, p plane) {
 	d.text("note strong", anchor, x, plotTop-10, dx, t.PeakLabel)
 }
 
-// bands draws a row of boxes, one for each stretch of equal key, named where
-// the name has room.
+// bands draws a row of boxes, one for each stretch of equal key, with its name
+// or its initial where there is room.
 func (t Timeline) bands(d *drawing, p plane, top int, key func(Point) string) {
 	for i := 0; i < len(t.Points); {
 		j, peak := i, units.Bytes(0)
@@ -217,7 +228,10 @@ func (t Timeline) bands(d *drawing, p plane, top int, key func(Point) string) {
 		}
 		from := p.x(t.Points[i].Event)
 		name := Words(key(t.Points[i])[strings.LastIndex(key(t.Points[i]), "/")+1:])
-		d.rect("band", from, end-from, top, rowHeight, "", fmt.Sprintf("%s: at most %s allocated", name, t.Format(peak)))
+		d.rect("band b-"+strings.ReplaceAll(name, " ", "-"), from, end-from, top, rowHeight, "", fmt.Sprintf("%s: at most %s allocated", name, t.Format(peak)))
+		if room(name, end-from) == "" {
+			name = strings.ToUpper(name[:min(1, len(name))])
+		}
 		if class := room(name, end-from); class != "" {
 			d.text(class, "middle", (from+end)/2, top+14, 0, name)
 		}
