@@ -41,6 +41,9 @@ func (m *Machine) rooted(root *Tensor) {
 	if len(m.kept.tensors) == 0 {
 		return
 	}
+	if m.roots == nil {
+		m.roots = map[storageID]*kept{}
+	}
 	k := m.kept
 	m.kept = kept{}
 	for t := root; t != nil && m.storages[t.storage].refs > 0; {
