@@ -2,11 +2,11 @@ package main
 
 import (
 	"fmt"
-	"strconv"
 
 	"memplan/internal/estimator"
 	"memplan/internal/estimator/spec"
 	"memplan/internal/planner"
+	"memplan/internal/wire"
 )
 
 // targeted is a job, and the card it is asked about.
@@ -18,7 +18,7 @@ type targeted struct {
 // read reads the job, with the card asked about.
 func (t targeted) read(s *session) (spec.Job, error) {
 	if t.GPU != "" {
-		t.Set = append(t.Set, "target.gpu="+strconv.Quote(t.GPU))
+		t.Set = append(t.Set, "target.gpu="+t.GPU)
 	}
 	return t.job(s.stdin)
 }
@@ -39,7 +39,7 @@ func (c *estimateCommand) Run(s *session) error {
 		return err
 	}
 	if s.json {
-		return s.printJSON(est)
+		return s.printJSON(wire.NonNull(*est))
 	}
 	return s.printEstimate(est)
 }
@@ -66,6 +66,10 @@ func (c *checkCommand) Run(s *session) error {
 		fmt.Fprintf(s.stderr, "memplan: warning: %s\n", check.Summary)
 	}
 	if s.json {
+		if check.Estimate != nil {
+			whole := wire.NonNull(*check.Estimate)
+			check.Estimate = &whole
+		}
 		return s.printJSON(check)
 	}
 	return s.printCheck(check)

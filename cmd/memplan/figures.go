@@ -3,6 +3,7 @@ package main
 import (
 	"encoding/json"
 	"fmt"
+	"reflect"
 	"slices"
 	"strings"
 
@@ -52,8 +53,8 @@ func roundTogether(sizes []units.Bytes) (hundredths []int64, total int64) {
 
 // value prints a value of a job: text as it is, all else as JSON.
 func value(v any) string {
-	if s, ok := v.(string); ok {
-		return s
+	if r := reflect.ValueOf(v); r.Kind() == reflect.String { // the job's words are types of their own
+		return r.String()
 	}
 	b, err := json.Marshal(v)
 	if err != nil {

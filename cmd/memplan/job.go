@@ -1,8 +1,10 @@
 package main
 
 import (
+	"cmp"
 	"encoding/json"
 	"io"
+	"net/url"
 	"os"
 	"strings"
 
@@ -14,7 +16,7 @@ import (
 // jobInput is what every command that takes a job has in common.
 type jobInput struct {
 	File string   `arg:"" help:"The job, in YAML or JSON; - reads standard input."`
-	Set  []string `sep:"none" placeholder:"PATH=VALUE" help:"Set a key of the job over what the file says, as in --set training.micro_batch_size=8. Repeat for several."`
+	Set  []string `sep:"none" placeholder:"KEY=VALUE" help:"Set a key of the job over what the file says, as in --set training.micro_batch_size=8. Repeat for several."`
 }
 
 // job reads the job and sets what the command line sets.
@@ -45,65 +47,74 @@ func (in jobInput) text(stdin io.Reader) ([]byte, error) {
 	return text, nil
 }
 
-// override sets keys of a job's normal form and reads it anew, so that what is
-// set is checked as if the file had said it.
+// override sets keys of a job and reads it anew, in the notation of URLs: dotted
+// paths, short keys and other tools' keys, all checked as if the file had said
+// them.
 func override(job spec.Job, settings []string) (spec.Job, error) {
-	normal, err := wire.Encode(job)
+	values, err := wire.EncodeValues(job)
 	if err != nil {
 		return job, err
 	}
-	var tree map[string]any
-	if err := json.Unmarshal(normal, &tree); err != nil {
-		return job, fault.Wrap(fault.Internal, "read the normal form", err)
+	paths := map[string]string{} // by short key
+	for _, a := range wire.Aliases() {
+		paths[a.Key] = a.Path
+		if v, ok := values[a.Key]; ok {
+			delete(values, a.Key)
+			values[a.Path] = v
+		}
 	}
 	var wrong fault.Fields
 	for _, s := range settings {
-		path, value, ok := strings.Cut(s, "=")
-		if !ok || path == "" {
-			wrong.Add("--set", s, "PATH=VALUE, as in training.micro_batch_size=8", "")
+		key, value, ok := strings.Cut(s, "=")
+		if !ok || key == "" {
+			wrong.Add("--set", s, "KEY=VALUE, as in training.micro_batch_size=8", "")
 			continue
 		}
-		if !set(tree, strings.Split(path, "."), literal(value)) {
-			wrong.Add(path, value, "a key of an object: set "+path[:strings.LastIndexByte(path, '.')]+" as a whole, in JSON", "")
-		}
+		set(values, cmp.Or(paths[key], key), value)
 	}
 	if err := wrong.Err(); err != nil {
 		return job, err
 	}
-	changed, err := json.Marshal(tree)
-	if err != nil {
-		return job, fault.Wrap(fault.Internal, "write the changed job", err)
-	}
-	job, err = wire.DecodeJSON(changed)
-	if err != nil { // places in a text the user never saw would mislead
-		return job, fault.FieldsOf(err).Err()
-	}
-	return job, nil
+	return wire.DecodeValues(values)
 }
 
-// set puts a value into a tree, making the objects on its way. It reports
-// false where something that is no object stands in the way.
-func set(tree map[string]any, path []string, value any) bool {
-	for _, key := range path[:len(path)-1] {
-		next, ok := tree[key].(map[string]any)
-		if _, taken := tree[key]; taken && !ok {
+// set puts a value in the place of what it replaces: the key itself, what
+// stands below it, and the key that another tool's key means.
+func set(values url.Values, key, value string) {
+	if within(values, key, value) {
+		return
+	}
+	for _, s := range wire.Synonyms() {
+		if s.Key == strings.TrimPrefix(key, "training.") {
+			values.Del(s.Path)
+		}
+	}
+	for other := range values {
+		if strings.HasPrefix(other, key+".") {
+			values.Del(other)
+		}
+	}
+	values.Set(key, value)
+}
+
+// within sets a key of an object that the notation holds as JSON text, such as
+// a model's config, and reports whether there was one.
+func within(values url.Values, key, value string) bool {
+	for parent := range values {
+		rest, below := strings.CutPrefix(key, parent+".")
+		var object map[string]any
+		if !below || json.Unmarshal([]byte(values.Get(parent)), &object) != nil {
+			continue
+		}
+		var v any = value
+		_ = json.Unmarshal([]byte(value), &v) // what is no JSON is text
+		object[rest] = v
+		text, err := json.Marshal(object)
+		if err != nil {
 			return false
 		}
-		if !ok {
-			next = map[string]any{}
-			tree[key] = next
-		}
-		tree = next
+		values.Set(parent, string(text))
+		return true
 	}
-	tree[path[len(path)-1]] = value
-	return true
-}
-
-// literal reads a value as JSON, and as plain text where it is none.
-func literal(s string) any {
-	var v any
-	if err := json.Unmarshal([]byte(s), &v); err != nil {
-		return s
-	}
-	return v
+	return false
 }

@@ -37,6 +37,7 @@ func TestCreateEstimate(t *testing.T) {
 			est := read[estimator.Estimate](t, w)
 			require.Equal(t, "Needs 20.0 GiB.", est.Summary)
 			require.Equal(t, estimator.Fits, est.Target.Verdict)
+			require.NotContains(t, w.Body.String(), ":null", "lists are never null")
 			if !tt.kept {
 				require.Empty(t, w.Header().Get("Location"))
 				require.Empty(t, d.store.records)

@@ -58,6 +58,7 @@ func (s *server) createCheck(ctx context.Context, in *checkInput) (*checkOutput,
 		return nil, err
 	}
 	check, err := s.planner.Check(ctx, job)
+	check.Estimate = shown(check.Estimate)
 	return &checkOutput{Body: check}, err
 }
 
