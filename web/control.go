@@ -80,6 +80,14 @@ func (s state) wrong(c control) bool { return len(s.errorsAt(c.Path)) > 0 }
 // bad reports whether the state has no answer.
 func (s state) bad() bool { return len(s.Errors) > 0 || s.Fault != nil }
 
+// missing says why there is no answer.
+func (s state) missing() string {
+	if len(s.Errors) == 0 {
+		return "something it needs is missing"
+	}
+	return plural(len(s.Errors), "a field needs", "some fields need") + " another value"
+}
+
 func (s state) errors() []fieldError {
 	var out []fieldError
 	for _, f := range s.Errors {

@@ -74,22 +74,29 @@ func (s *site) page(h func(http.ResponseWriter, *http.Request) error) http.Handl
 }
 
 // fail answers with the error page, or with its box alone where a script asked
-// for a part of a page. A failure of our own is logged whole.
+// for a part of a page.
 func (s *site) fail(w http.ResponseWriter, r *http.Request, err error) {
-	id, code := w.Header().Get(requestIDHeader), status(fault.KindOf(err))
-	if code >= http.StatusInternalServerError {
-		s.log.ErrorContext(r.Context(), "page failed", "id", id, "path", r.URL.Path, "error", err)
-	}
+	id, code := s.report(w, r, err)
 	w.Header().Del("HX-Replace-Url")
 	body := failurePage(s.chrome("Error", ""), code, explain(err), id)
 	if partial(r) {
 		w.Header().Set("HX-Reswap", "innerHTML")
-		body = failureBox(code, explain(err), id)
+		body = failureBox(explain(err), id)
 	}
 	if rerr := render(w, r, code, body); rerr != nil {
 		s.log.ErrorContext(r.Context(), "error page failed", "id", id, "error", rerr)
 		http.Error(w, failureText[fault.Internal]+" "+id, http.StatusInternalServerError)
 	}
+}
+
+// report returns a request's id and the status of its failure. A failure of our
+// own is logged whole, under that id.
+func (s *site) report(w http.ResponseWriter, r *http.Request, err error) (id string, code int) {
+	id, code = w.Header().Get(requestIDHeader), status(fault.KindOf(err))
+	if code >= http.StatusInternalServerError {
+		s.log.ErrorContext(r.Context(), "page failed", "id", id, "path", r.URL.Path, "error", err)
+	}
+	return id, code
 }
 
 func (s *site) notFound(w http.ResponseWriter, r *http.Request) {

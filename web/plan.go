@@ -49,16 +49,19 @@ func hasEmpty(form url.Values) bool {
 	return false
 }
 
+// showPlan answers with the whole planner. A failure of our own stands in the
+// place of the answer, so that the form is not lost to it.
 func (s *site) showPlan(w http.ResponseWriter, r *http.Request, st state) error {
 	a, st, err := s.answer(r, st)
-	if err != nil {
-		return err
-	}
-	code := http.StatusOK
-	if a == nil {
+	code, id := http.StatusOK, ""
+	switch {
+	case err != nil:
+		st.Fault = err
+		id, code = s.report(w, r, err)
+	case a == nil:
 		code = http.StatusUnprocessableEntity
 	}
-	return render(w, r, code, planPage(s.planChrome(st), s.form, st, a))
+	return render(w, r, code, planPage(s.planChrome(st), s.form, st, a, id))
 }
 
 func (s *site) planChrome(st state) chrome {

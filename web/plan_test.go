@@ -226,6 +226,7 @@ func TestFailuresShowAnIDAndNoCause(t *testing.T) {
 			require.Contains(t, p.text(".failure"), tt.text)
 			require.NotContains(t, p.Body, "secret")
 			require.Equal(t, p.Header.Get("X-Request-Id"), p.text(".failure code"))
+			require.Equal(t, strings.HasPrefix(tt.target, "/plan"), len(p.all("form#plan-form")) > 0, "the form is not lost")
 		})
 	}
 }

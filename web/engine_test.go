@@ -1,0 +1,51 @@
+package web_test
+
+import (
+	"net/http"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"memplan/internal/catalog"
+	"memplan/internal/planner"
+	"memplan/web"
+)
+
+// real is the planner of the product, without a store.
+func real(t *testing.T) web.Planner {
+	t.Helper()
+	c, err := catalog.Open()
+	require.NoError(t, err)
+	return planner.New(planner.Config{Catalog: c})
+}
+
+func TestExampleIsAnsweredByTheEngine(t *testing.T) {
+	t.Parallel()
+	p := open(t, real(t), http.MethodGet, "/")
+	require.Equal(t, http.StatusOK, p.Code, clip(p.Body))
+	require.Contains(t, p.text(".verdict.exceeds .sentence"), "H100-SXM5-80GB gives 79.1", "fp32 weights, gradients and Adam's state of 8B parameters do not fit")
+	require.Equal(t, "H100-SXM5-80GB", p.attr("#f-target-gpu option[selected]", "value"))
+	require.Len(t, p.all("svg.chart"), 2)
+	require.NotEmpty(t, p.all("a.switch"))
+	var sum int64
+	for _, n := range p.all(".breakdown tbody td[title]") {
+		sum += hundredths(t, textOf(n))
+	}
+	require.Equal(t, hundredths(t, p.text(".breakdown tfoot td[title]")), sum)
+}
+
+func TestFirstLoadOfTheProductIsLight(t *testing.T) {
+	t.Parallel()
+	require.LessOrEqual(t, firstLoad(t, real(t)), 60_000)
+}
+
+func TestEveryAssumptionsSwitchLeadsToAnAnswerOrAReason(t *testing.T) {
+	t.Parallel()
+	p := open(t, real(t), http.MethodGet, "/plan?m=Qwen/Qwen2.5-0.5B&mb=1&seq=512&gpu=H100-SXM5-80GB")
+	require.Equal(t, http.StatusOK, p.Code)
+	for _, a := range p.all("a.switch") {
+		href, _ := attribute(a, "href")
+		to := open(t, real(t), http.MethodGet, href)
+		require.Contains(t, []int{http.StatusOK, http.StatusUnprocessableEntity}, to.Code, href)
+	}
+}
