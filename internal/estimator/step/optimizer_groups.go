@@ -18,14 +18,15 @@ var patternsSince = spec.Version{4, 50}
 
 var undecayedName = regexp.MustCompile(`bias|layernorm|rmsnorm|(?:^|\.)norm(?:$|\.)|_norm(?:$|\.)`)
 
-// layerNormClasses are those that transformers 4.49 counts as layer norms,
-// among the families known here.
-var layerNormClasses = []string{"LayerNorm", "LlamaRMSNorm"}
+// registeredNorms are the architectures whose RMS norms transformers 4.49 had
+// registered as layer norms, among those known here.
+var registeredNorms = []string{"llama"}
 
 // decayGroups splits the trained parameters as the Trainer does.
 func decayGroups(r *Run) [][]*graph.Param {
 	var decayed, rest []*graph.Param
 	seen := map[*graph.Param]bool{}
+	architecture, _ := r.Job.Model.Config["model_type"].(string)
 	r.Net.Root.Walk(func(m *graph.Module) {
 		for _, p := range m.Params {
 			if p.Tied != nil {
@@ -35,7 +36,7 @@ func decayGroups(r *Run) [][]*graph.Param {
 				continue
 			}
 			seen[p] = true
-			if undecayed(r.M.Versions.Transformers, m, p) {
+			if undecayed(r.M.Versions.Transformers, architecture, m, p) {
 				rest = append(rest, p)
 			} else {
 				decayed = append(decayed, p)
@@ -45,7 +46,8 @@ func decayGroups(r *Run) [][]*graph.Param {
 	return [][]*graph.Param{decayed, rest}
 }
 
-func undecayed(v spec.Version, m *graph.Module, p *graph.Param) bool {
+// undecayed reports whether a parameter belongs to the second group.
+func undecayed(v spec.Version, architecture string, m *graph.Module, p *graph.Param) bool {
 	name := strings.ToLower(m.Path + "." + p.Name)
 	if v.AtLeast(patternsSince) {
 		return m.Class == "LayerNorm" || undecayedName.MatchString(name)
@@ -55,7 +57,7 @@ func undecayed(v spec.Version, m *graph.Module, p *graph.Param) bool {
 			return true
 		}
 	}
-	return oneOf(m.Class, layerNormClasses...)
+	return m.Class == "LayerNorm" || strings.HasSuffix(m.Class, "RMSNorm") && oneOf(architecture, registeredNorms...)
 }
 
 // wideEmbeddingsSince is the transformers version whose Trainer keeps 32-bit

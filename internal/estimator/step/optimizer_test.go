@@ -252,25 +252,25 @@ func TestNewOptimizerRefuses(t *testing.T) {
 // transformers 5 and the classes of 4.49.
 func TestUndecayed(t *testing.T) {
 	for _, c := range []struct {
-		name        string
-		path, class string
-		param       string
-		old, new    bool
+		name               string
+		path, class, param string
+		architecture       string
+		old, new           bool
 	}{
-		{"a linear layer", "model.layers.0.mlp.up_proj", "Linear", "weight", false, false},
-		{"a bias", "model.layers.0.self_attn.q_proj", "Linear", "bias", true, true},
-		{"a layer norm by class", "transformer.ln_f", "LayerNorm", "weight", true, true},
-		{"a norm of Llama by name", "model.layers.0.input_layernorm", "LlamaRMSNorm", "weight", true, true},
-		{"the last norm of Llama", "model.norm", "LlamaRMSNorm", "weight", true, true},
-		{"the last norm of Qwen2", "model.norm", "Qwen2RMSNorm", "weight", false, true},
-		{"a query norm", "model.layers.0.self_attn.q_norm", "Qwen3RMSNorm", "weight", false, true},
-		{"a norm only in part of a word", "model.normalizer", "Linear", "weight", false, false},
+		{"a linear layer", "model.layers.0.mlp.up_proj", "Linear", "weight", "llama", false, false},
+		{"a bias", "model.layers.0.self_attn.q_proj", "Linear", "bias", "llama", true, true},
+		{"a layer norm by class", "transformer.ln_f", "LayerNorm", "weight", "gpt2", true, true},
+		{"a norm of Llama by name", "model.layers.0.input_layernorm", "LlamaRMSNorm", "weight", "llama", true, true},
+		{"the last norm of Llama", "model.norm", "LlamaRMSNorm", "weight", "llama", true, true},
+		{"the last norm of Qwen2", "model.norm", "LlamaRMSNorm", "weight", "qwen2", false, true},
+		{"a query norm", "model.layers.0.self_attn.q_norm", "Qwen3RMSNorm", "weight", "qwen3", false, true},
+		{"a norm only in part of a word", "model.normalizer", "Linear", "weight", "llama", false, false},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			m := &graph.Module{Path: c.path, Class: c.class}
 			p := &graph.Param{Name: c.param}
-			require.Equal(t, c.old, undecayed(spec.Version{4, 49}, m, p))
-			require.Equal(t, c.new, undecayed(spec.Version{5, 24}, m, p))
+			require.Equal(t, c.old, undecayed(spec.Version{4, 49}, c.architecture, m, p))
+			require.Equal(t, c.new, undecayed(spec.Version{5, 24}, c.architecture, m, p))
 		})
 	}
 }

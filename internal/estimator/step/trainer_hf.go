@@ -15,7 +15,8 @@ type hfLoop struct {
 	numItems *graph.Tensor // labels counted over the step's batches
 	lossStep *graph.Tensor // tr_loss_step
 	trLoss   *graph.Tensor
-	divides  bool // the model divides the loss by numItems, a tensor
+	gradNorm *graph.Tensor // kept for the log until the next step's
+	divides  bool          // the model divides the loss by numItems, a tensor
 }
 
 // The Trainer keeps the number of items as a tensor since 4.50; before, it was
@@ -166,10 +167,26 @@ func (h *hfLoop) track(r *Run, loss *graph.Tensor) {
 	}
 }
 
-func (h *hfLoop) finish(r *Run) {
-	if enabled(r.Job.Training.GradClipping) {
-		r.drop(r.clip())
+// normAlwaysSince is the transformers version whose Trainer computes the norm
+// of the gradients for its log even where it clips nothing (not in 4.49).
+var normAlwaysSince = spec.Version{5}
+
+// clip clips the gradients and keeps their norm. Since transformers 5 the name
+// is set to None before; earlier it held the old norm until the new was there.
+func (h *hfLoop) clip(r *Run) {
+	old := h.gradNorm
+	switch {
+	case r.M.Versions.Transformers.AtLeast(normAlwaysSince):
+		r.drop(old)
+		h.gradNorm = r.clip()
+	case enabled(r.Job.Training.GradClipping):
+		h.gradNorm = r.clip()
+		r.drop(old)
 	}
+}
+
+func (h *hfLoop) finish(r *Run) {
+	h.clip(r)
 	r.stepOptimizer()
 	r.zeroGrad()
 	r.End(OptimizerPart)
