@@ -28,6 +28,14 @@ func (f *Frame) Autocast(d DType, body func()) {
 	}
 }
 
+// NoAutocast runs body under torch.autocast(enabled=False).
+func (f *Frame) NoAutocast(body func()) {
+	on := f.autocast.on
+	f.autocast.on = false
+	body()
+	f.autocast.on = on
+}
+
 // openCasts begins an outermost autocast, whose cache is empty.
 func (m *Machine) openCasts() {
 	m.epoch++

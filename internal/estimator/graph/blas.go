@@ -36,6 +36,11 @@ func (m *Machine) gemm() {
 		m.scratch(m.workspaceBytes(), CuBLASWorkspace)
 		return
 	}
+	m.openHandle()
+}
+
+// openHandle gives the thread's handle the workspace that it keeps.
+func (m *Machine) openHandle() {
 	thread := 0
 	if m.pass != Forward {
 		thread = 1
@@ -46,70 +51,16 @@ func (m *Machine) gemm() {
 	}
 }
 
-var linearRule = &Rule{Name: "linear", Source: "aten/src/ATen/native/Linear.cpp; FunctionsManual.cpp:mm_mat1_backward", Backward: linearBackward}
+// ltWorkspace is the default of CUBLASLT_WORKSPACE_SIZE.
+const ltWorkspace = 1 << 20
 
-// Linear is F.linear: x times the transposed weight, and a bias. The input is
-// kept when the weight needs a gradient, the weight when the input does; under
-// autocast it is their casts that are kept.
-func (f *Frame) Linear(x, weight, bias *Tensor) *Tensor {
-	f.rule = linearRule
-	bs := f.lower(bias) // autocast's wrapper casts the last argument first
-	ws := f.lower(weight)
-	xs := f.lower(x)
-	f.consume(x)
-	flat := xs
-	if !xs.Contiguous() && xs.Shape.N > 2 {
-		rows := D(-1, xs.Shape.At(-1))
-		flat = f.own1(f.Reshape(f.produce(xs), rows.D[0], rows.D[1]))
+// gemmLt is the memory of a product whose epilogue adds a bias: cuBLASLt takes
+// a workspace for each call, and where handles keep one, its handle does too
+// (aten/src/ATen/cuda/CUDABlas.cpp:gemm_and_bias).
+func (m *Machine) gemmLt() {
+	w := m.allocStorage(ltWorkspace, CuBLASWorkspace)
+	if m.Versions.Torch.Before(perGemmSince) {
+		m.openHandle()
 	}
-	n := f.record(linearRule, flat, ws, bs)
-	if f.needs(ws) {
-		f.save(n, flat)
-	}
-	if f.needs(flat) {
-		f.save(n, ws)
-	}
-	shape := xs.Shape.With(-1, ws.Shape.D[0])
-	out := f.alloc(shape, xs.DType)
-	f.gemmWithBias(bs)
-	f.output(n, out, 0)
-	if n != nil {
-		n.attrs.Shape = flat.Shape
-	}
-	for _, t := range []*Tensor{flat, ws, bs} {
-		if t != nil {
-			f.release(t)
-		}
-	}
-	return f.produce(out)
-}
-
-// own1 takes a temporary's reference for the caller.
-func (f *Frame) own1(t *Tensor) *Tensor {
-	f.own(t)
-	return t
-}
-
-// gemmWithBias is the workspace of a product whose epilogue adds a bias.
-func (m *Machine) gemmWithBias(bias *Tensor) { m.gemm() }
-
-// linearBackward: the weight's gradient first ("mat2" before "self"), then the
-// input's, then the bias's, a sum over rows.
-func linearBackward(m *Machine, n *Node, dOut []*Tensor) Grads {
-	var g Grads
-	rows := m.reshaped(dOut[0], D(dOut[0].Numel()/dOut[0].Shape.At(-1), dOut[0].Shape.At(-1)))
-	if n.wants(1) {
-		g[1] = m.alloc(D(rows.Shape.D[1], n.attrs.Shape.At(-1)), rows.DType)
-		m.gemm()
-	}
-	if n.wants(0) {
-		g[0] = m.alloc(n.attrs.Shape, rows.DType)
-		g[0].view = n.attrs.Shape.N > 2
-		m.gemm()
-	}
-	if n.wants(2) {
-		g[2] = m.sumTo(rows, D(rows.Shape.D[1]))
-	}
-	m.release(rows)
-	return g
+	m.releaseStorage(w)
 }

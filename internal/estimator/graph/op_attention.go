@@ -1,48 +1,114 @@
 package graph
 
-var flashRule = &Rule{Name: "_scaled_dot_product_flash_attention", Source: "aten/src/ATen/native/transformers/cuda/flash_attn/flash_api.cpp", Backward: flashBackward}
+import "memplan/internal/estimator/spec"
 
-// FlashAttention is the flash kernel on queries, keys and values of shape
-// [batch, heads, tokens, width], keys and values with fewer heads if grouped.
-// It keeps all three, its result, the log-sum-exp of each query in fp32, and
-// two random-number states.
-func (f *Frame) FlashAttention(q, k, v *Tensor) *Tensor {
-	n := f.record(flashRule, q, k, v)
-	f.save(n, q, k, v)
-	b, h, s := q.Shape.D[0], q.Shape.D[1], q.Shape.D[2]
-	out := f.allocLike(q, q.DType)
-	lse := f.alloc(D(b, h, s), F32)
-	seed := f.alloc(D(2), I64)
-	unused := f.alloc(D(), I64)
-	f.output(n, out, 0)
-	f.save(n, out, lse, seed, unused)
-	for _, t := range []*Tensor{lse, seed, unused} {
-		f.release(t)
+// Attention is what F.scaled_dot_product_attention is asked beside its
+// tensors.
+type Attention struct {
+	Dropout float64
+	Causal  bool   // is_causal
+	Grouped bool   // enable_gqa: keys and values have fewer heads
+	Backend string // the only one enabled: flash, efficient, math, cudnn; empty is torch's choice
+}
+
+// ScaledDotProductAttention is F.scaled_dot_product_attention on queries, keys
+// and values of shape [batch, heads, tokens, width] and a mask that is nil,
+// boolean or additive. Its backend is the one torch would choose
+// (aten/src/ATen/native/transformers/attention.cpp).
+func (f *Frame) ScaledDotProductAttention(q, k, v, mask *Tensor, a Attention) *Tensor {
+	mask = f.lowered(mask) // autocast's wrapper casts the last argument first
+	v = f.lowered(v)
+	k = f.lowered(k)
+	q = f.lowered(q)
+	switch f.chooseAttention(q, k, v, mask, a) {
+	case flashAttention, cudnnAttention:
+		return f.paddedFlash(q, k, v, a.Dropout)
+	case efficientAttention:
+		if mask != nil {
+			mask = f.alignMask(f.additiveMask(mask, q.DType), q, k)
+		}
+		return f.efficientAttention(q, k, v, mask, a.Dropout)
 	}
-	f.consume(q, k, v)
-	return f.produce(out)
+	return f.mathAttention(q, k, v, mask, a)
+}
+
+// lowered is lower with a temporary for a result.
+func (f *Frame) lowered(t *Tensor) *Tensor {
+	if t == nil {
+		return nil
+	}
+	low := f.lower(t)
+	f.consume(t)
+	return f.produce(low)
+}
+
+// additiveMask is convert_boolean_attn_mask: where a boolean mask is false the
+// result is minus infinity.
+func (f *Frame) additiveMask(mask *Tensor, d DType) *Tensor {
+	if mask.DType != Bool {
+		return mask
+	}
+	if f.Versions.Torch.Before(whereMaskSince) {
+		f.rule = convertRule
+		r := f.allocLike(mask, d)
+		f.release(f.allocLike(mask, Bool)) // its negation
+		f.consume(mask)
+		return f.produce(r)
+	}
+	return f.Choose(mask, d)
+}
+
+var (
+	convertRule    = &Rule{Name: "convert_boolean_attn_mask", Source: "aten/src/ATen/native/transformers/attention.cpp:convert_boolean_attn_mask"}
+	whereMaskSince = spec.Version{2, 7}
+	maskPadRule    = &Rule{Name: "pad_bias", Source: "aten/src/ATen/native/transformers/attention.cpp:preprocess_mask"}
+)
+
+// alignMask expands a mask to all heads and, where its rows do not start at
+// multiples of 16 elements, pads it to such rows.
+func (f *Frame) alignMask(mask, q, k *Tensor) *Tensor {
+	const alignment = 16
+	shape := D(q.Shape.D[0], q.Shape.D[1], q.Shape.D[2], k.Shape.D[2])
+	mask = f.Expand(mask, shape.Slice()...)
+	f.rule = maskPadRule
+	keys := shape.D[3]
+	if pad := alignment - keys%alignment; pad < alignment {
+		padded := f.alloc(shape.With(-1, keys+pad), mask.DType)
+		padded.Shape = shape
+		f.consume(mask)
+		return f.produce(padded)
+	}
+	for _, s := range mask.Stride.D[:3] {
+		if s%alignment != 0 {
+			return f.Contiguous(mask)
+		}
+	}
+	return mask
 }
 
 func roundUp(n, to int64) int64 { return divUp(n, to) * to }
 
-// flashBackward: the three gradients, the row sums, the fp32 accumulator of
-// the queries' gradient and, for grouped keys, their gradients at all heads.
-func flashBackward(m *Machine, n *Node, dOut []*Tensor) Grads {
-	q, k, v := n.saved[0], n.saved[1], n.saved[2]
-	b, h, s, d := q.Shape.D[0], q.Shape.D[1], q.Shape.D[2], q.Shape.D[3]
-	var g Grads
-	for i, t := range []*Tensor{q, k, v} { // empty_like, seen with heads first again
-		g[i] = m.allocLike(t, t.DType)
-		g[i].view = true
+// heads shows t with tokens before heads, as the kernels want it. The result
+// shares t's reference.
+func heads(t *Tensor) *Tensor {
+	r := *t
+	r.Shape, r.Stride = swapped(t.Shape, 1, 2), swapped(t.Stride, 1, 2)
+	return &r
+}
+
+// allocHeads allocates empty_like of t seen with tokens before heads, and
+// shows it with heads first again.
+func (m *Machine) allocHeads(t *Tensor, d DType) *Tensor {
+	r := m.allocLike(heads(t), d)
+	r.Shape, r.Stride = swapped(r.Shape, 1, 2), swapped(r.Stride, 1, 2)
+	return r
+}
+
+// rowsFirst returns t laid out with tokens before heads: itself, or a copy the
+// caller owns.
+func (m *Machine) rowsFirst(t *Tensor) (*Tensor, bool) {
+	if heads(t).Contiguous() {
+		return t, false
 	}
-	rows := roundUp(s, 128)
-	temps := []*Tensor{m.alloc(D(b, h, rows), F32), m.alloc(D(b, rows, h, roundUp(d, 32)), F32)}
-	if k.Shape.D[1] != h {
-		keys := k.Shape.D[2]
-		temps = append(temps, m.alloc(D(b, keys, h, d), k.DType), m.alloc(D(b, keys, h, d), v.DType))
-	}
-	for i := len(temps) - 1; i >= 0; i-- {
-		m.release(temps[i])
-	}
-	return g
+	return m.alloc(swapped(t.Shape, 1, 2), t.DType), true
 }

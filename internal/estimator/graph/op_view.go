@@ -187,6 +187,9 @@ func (f *Frame) Slice(t *Tensor, dim int, from, to int64) *Tensor {
 	return f.viewOf(sliceRule, t, t.Shape.With(dim, to-from), t.Stride)
 }
 
+// SliceWhole is t[:] along one dimension: recorded, though nothing is cut.
+func (f *Frame) SliceWhole(t *Tensor) *Tensor { return f.viewOf(sliceRule, t, t.Shape, t.Stride) }
+
 // Detach is tensor.detach: the same storage, outside the graph.
 func (f *Frame) Detach(t *Tensor) *Tensor {
 	v := f.alias(t)

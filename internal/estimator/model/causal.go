@@ -1,46 +1,94 @@
 package model
 
-import "memplan/internal/estimator/graph"
+import (
+	"memplan/internal/estimator/graph"
+	"memplan/internal/estimator/spec"
+)
 
-// What transformers gives every causal language model: the attention
-// functions, the mask, the cache, the loss.
+// What transformers gives every causal language model: the cache, the head,
+// the loss.
 
 // keyValueCache is a DynamicCache during training: it keeps the keys and
 // values of every layer until the outputs die (transformers/cache_utils.py).
-type keyValueCache struct{ tensors []*graph.Tensor }
+type keyValueCache struct {
+	copies  bool
+	tensors []*graph.Tensor
+}
 
-// update appends to an empty cache, which concatenates: both are copied.
-func (c *keyValueCache) update(f *graph.Frame, key, value *graph.Tensor) []*graph.Tensor {
-	return f.Func(func(f *graph.Frame, in ...*graph.Tensor) []*graph.Tensor {
-		k := f.Let("keys", f.Cat(-2, in[0]))
-		v := f.Let("values", f.Cat(-2, in[1]))
+// copyingCacheSince is when updating an empty cache began to concatenate to
+// it, which copies.
+var copyingCacheSince = spec.Version{4, 54}
+
+// update hands keys and values to the cache, if there is one, and binds what it
+// returns to the caller's names for them.
+func (c *keyValueCache) update(f *graph.Frame, keyName, valueName string, key, value *graph.Tensor) (k, v *graph.Tensor) {
+	if c == nil {
+		return key, value
+	}
+	kept := f.Func(func(f *graph.Frame, in ...*graph.Tensor) []*graph.Tensor {
+		k, v := in[0], in[1]
+		if c.copies {
+			k, v = f.Let("keys", f.Cat(-2, k)), f.Let("values", f.Cat(-2, v))
+		}
 		c.tensors = append(c.tensors, f.Keep(k), f.Keep(v))
 		return []*graph.Tensor{k, v}
 	}, key, value)
+	return f.Let(keyName, kept[0]), f.Let(valueName, kept[1])
 }
 
-// attentionShape is what the attention function must know of the module.
-type attentionShape struct {
-	groups  int64
-	dropout float64
+// decoderContext is what every layer of one forward pass shares, which Python
+// passes as arguments.
+type decoderContext struct {
+	batch           Batch
+	mask, positions *graph.Tensor
+	cache           *keyValueCache
 }
 
-// attentionFunc takes queries, keys, values and a mask and returns the output
-// [batch, tokens, heads, width] and the weights, if it has them.
-type attentionFunc func(f *graph.Frame, query, key, value, mask *graph.Tensor) []*graph.Tensor
+// causalLM is a decoder with a language modelling head and its loss.
+type causalLM struct {
+	*graph.Module
+	base, head *graph.Module
+	ctx        *decoderContext
+	build      Build
+	// slices says that the head's input is written hidden_states[:, rows, :],
+	// whose three slices are recorded.
+	slices bool
+}
 
-// attentionInterface is ALL_ATTENTION_FUNCTIONS[config._attn_implementation].
-func attentionInterface(b Build, s attentionShape) attentionFunc {
-	return func(f *graph.Frame, query, key, value, mask *graph.Tensor) []*graph.Tensor {
-		return f.Func(func(f *graph.Frame, in ...*graph.Tensor) []*graph.Tensor {
-			out := f.Let("attn_output", f.FlashAttention(in[0], in[1], in[2]))
-			return []*graph.Tensor{f.Contiguous(f.Transpose(out, 1, 2)), nil}
-		}, query, key, value, mask)
+// newCausalLM puts a head on a decoder; a tied one shares the embeddings'
+// weight.
+func newCausalLM(class, name string, base, embeddings *graph.Module, ctx *decoderContext, b Build, hidden, vocab int64, tied bool) *causalLM {
+	lm := &causalLM{Module: graph.NewModule(class), base: base, ctx: ctx, build: b}
+	lm.Child(name, base)
+	lm.head = lm.Child("lm_head", linear(b.DType, hidden, vocab, false))
+	if tied {
+		lm.head.Params[0].Tied = embeddings.Params[0]
 	}
+	return lm
 }
 
-// causalMask is create_causal_mask.
-func causalMask(f *graph.Frame, b Build, embeds, mask *graph.Tensor) *graph.Tensor { return nil }
+// run is the model's forward with labels.
+func (lm *causalLM) run(f *graph.Frame, b Batch) Outputs {
+	lm.ctx.batch, lm.ctx.cache = b, nil
+	if lm.build.UseCache {
+		lm.ctx.cache = &keyValueCache{copies: lm.build.Versions.Transformers.AtLeast(copyingCacheSince)}
+	}
+	out := f.Func(func(f *graph.Frame, in ...*graph.Tensor) []*graph.Tensor {
+		hidden := f.Let("hidden_states", f.Call1(lm.base, b.Tokens, b.Mask))
+		kept := hidden
+		if lm.slices {
+			kept = f.SliceWhole(f.SliceWhole(f.SliceWhole(hidden)))
+		}
+		logits := f.Let("logits", f.Call1(lm.head, kept))
+		loss := f.Let("loss", causalLMLoss(f, b, logits))
+		return []*graph.Tensor{loss, logits}
+	}, b.Tokens, b.Mask, b.Labels)
+	o := Outputs{Loss: f.Own(out[0]), Logits: f.Own(out[1])}
+	if lm.ctx.cache != nil {
+		o.Cache = lm.ctx.cache.tensors
+	}
+	return o
+}
 
 // causalLMLoss is ForCausalLMLoss: logits in fp32, labels shifted by padding,
 // and the sum over the labels divided by their number where a trainer passes it

@@ -28,6 +28,23 @@ func embedding(d graph.DType, rows, width int64) *graph.Module {
 	return m
 }
 
+// layerNorm is nn.LayerNorm.
+func layerNorm(d graph.DType, width int64) *graph.Module {
+	m := graph.NewModule("LayerNorm")
+	w, b := m.Param("weight", d, width), m.Param("bias", d, width)
+	m.Forward = func(f *graph.Frame, in ...*graph.Tensor) []*graph.Tensor {
+		return one(f.LayerNorm(in[0], w.T(), b.T()))
+	}
+	return m
+}
+
+// dropout is nn.Dropout.
+func dropout(p float64) *graph.Module {
+	m := graph.NewModule("Dropout")
+	m.Forward = func(f *graph.Frame, in ...*graph.Tensor) []*graph.Tensor { return one(f.Dropout(in[0], p)) }
+	return m
+}
+
 // activation is one of transformers' activation modules by its name in a
 // config (transformers/activations.py:ACT2FN).
 func activation(name string) *graph.Module {
@@ -42,7 +59,15 @@ var activations = map[string]func(f *graph.Frame, x *graph.Tensor) *graph.Tensor
 	"swish":             (*graph.Frame).Silu,
 	"gelu":              (*graph.Frame).Gelu,
 	"gelu_pytorch_tanh": (*graph.Frame).Gelu,
+	"gelu_new":          newGELU,
 	"relu":              (*graph.Frame).Relu,
+}
+
+// newGELU is NewGELUActivation: the tanh approximation, operation by operation.
+func newGELU(f *graph.Frame, x *graph.Tensor) *graph.Tensor {
+	half := f.MulScalar(x)
+	cube := f.MulScalar(f.Pow(x))
+	return f.Mul(half, f.AddScalar(f.Tanh(f.MulScalar(f.Add(x, cube)))))
 }
 
 func one(t *graph.Tensor) []*graph.Tensor { return []*graph.Tensor{t} }

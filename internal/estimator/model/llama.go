@@ -4,6 +4,7 @@ import (
 	"strconv"
 
 	"memplan/internal/estimator/graph"
+	"memplan/internal/estimator/spec"
 )
 
 // llamaFamily is Llama 1 to 3 and what shares its program: Mistral, Qwen 2 and
@@ -49,11 +50,10 @@ func newLlama(c Config, b Build) (*Network, error) {
 	if err := c.Err(); err != nil {
 		return nil, err
 	}
-	lm := newLlamaForCausalLM(l, b)
-	net := &Network{Root: lm.Module, Embeddings: lm.model.embedTokens, Head: lm.lmHead, Forward: lm.run}
-	for _, layer := range lm.model.layers {
-		net.Blocks = append(net.Blocks, layer)
-	}
+	base := newLlamaModel(l, b)
+	lm := newCausalLM("LlamaForCausalLM", "model", base.Module, base.embedTokens, &base.ctx.decoderContext, b, l.hidden, l.vocab, l.tied)
+	lm.slices = b.Versions.Transformers.Before(spec.Version{5})
+	net := &Network{Root: lm.Module, Embeddings: base.embedTokens, Head: lm.head, Blocks: base.layers, Forward: lm.run}
 	lm.Named("")
 	return net, nil
 }
@@ -72,25 +72,46 @@ func llamaRMSNorm(d graph.DType, hidden int64) *graph.Module {
 	return m
 }
 
-// llamaRotaryEmbedding gives the cosines and sines of the positions.
-func llamaRotaryEmbedding(d graph.DType, headDim int64) *graph.Module {
+// llamaRotaryEmbedding gives the cosines and sines of the positions, computed
+// in fp32.
+func llamaRotaryEmbedding(b Build, headDim int64) *graph.Module {
 	m := graph.NewModule("LlamaRotaryEmbedding")
-	invFreq := m.Buffer("inv_freq", d, headDim/2)
-	m.Buffer("original_inv_freq", d, headDim/2)
+	invFreq := m.Buffer("inv_freq", b.DType, headDim/2)
+	table := rotaryTableBefore5
+	if b.Versions.Transformers.AtLeast(spec.Version{5}) {
+		m.Buffer("original_inv_freq", b.DType, headDim/2)
+		table = rotaryTable
+	}
 	m.Forward = func(f *graph.Frame, in ...*graph.Tensor) []*graph.Tensor {
-		x, positions := in[0], in[1]
 		var cos, sin *graph.Tensor
 		f.NoGrad(func() {
-			position := f.To(f.Unsqueeze(positions, -1), graph.F32)
-			freqs := f.Let("freqs", f.Mul(position, f.To(invFreq.T(), graph.F32)))
-			emb := f.Let("emb", f.Cat(-1, freqs, freqs))
-			cos = f.Let("cos", f.MulScalar(f.Cos(emb)))
-			sin = f.Let("sin", f.MulScalar(f.Sin(emb)))
-			cos, sin = f.To(cos, x.DType), f.To(sin, x.DType)
+			cos, sin = table(f, invFreq.T(), in[1])
+			cos, sin = f.To(cos, in[0].DType), f.To(sin, in[0].DType)
 		})
 		return []*graph.Tensor{cos, sin}
 	}
 	return m
+}
+
+// rotaryTable multiplies positions and frequencies elementwise.
+func rotaryTable(f *graph.Frame, invFreq, positions *graph.Tensor) (cos, sin *graph.Tensor) {
+	position := f.To(f.Unsqueeze(positions, -1), graph.F32)
+	freqs := f.Let("freqs", f.Mul(position, f.To(invFreq, graph.F32)))
+	emb := f.Let("emb", f.Cat(-1, freqs, freqs))
+	cos = f.Let("cos", f.MulScalar(f.Cos(emb)))
+	return cos, f.Let("sin", f.MulScalar(f.Sin(emb)))
+}
+
+// rotaryTableBefore5 multiplied matrices, outside autocast.
+func rotaryTableBefore5(f *graph.Frame, invFreq, positions *graph.Tensor) (cos, sin *graph.Tensor) {
+	frequencies := f.Let("inv_freq_expanded", f.To(f.View(invFreq, 1, -1, 1), graph.F32))
+	expanded := f.Let("position_ids_expanded", f.To(f.Unsqueeze(positions, 1), graph.F32))
+	var freqs *graph.Tensor
+	f.NoAutocast(func() { freqs = f.Let("freqs", f.Transpose(f.Matmul(frequencies, expanded), 1, 2)) })
+	emb := f.Let("emb", f.Cat(-1, freqs, freqs))
+	cos, sin = f.Let("cos", f.Cos(emb)), f.Let("sin", f.Sin(emb))
+	cos = f.Let("cos", f.MulScalar(cos))
+	return cos, f.Let("sin", f.MulScalar(sin))
 }
 
 // rotateHalf is cat(-second half, first half).
@@ -133,15 +154,24 @@ func llamaMLP(l llamaConfig, d graph.DType) *graph.Module {
 // llamaContext is what every layer of one forward pass shares: mask, position
 // embeddings and cache, which Python passes as keyword arguments.
 type llamaContext struct {
-	mask, positions *graph.Tensor
-	cos, sin        *graph.Tensor
-	cache           *keyValueCache
+	decoderContext
+	cos, sin *graph.Tensor
 }
 
-// beside is what a layer is called with beside the hidden states: keywords
-// since transformers 5.
-func (c *llamaContext) beside() (args, bound []*graph.Tensor) {
-	return nil, []*graph.Tensor{c.mask, c.positions, c.cos, c.sin}
+// keywordsSince is when checkpointed layers began to be called with keywords,
+// bound into the function (transformers/modeling_layers.py).
+var keywordsSince = spec.Version{4, 53}
+
+// beside is what a layer is called with beside the hidden states. Cosines and
+// sines are a tuple, which checkpointing does not look into.
+func (c *llamaContext) beside(v spec.Versions) func() (args, bound []*graph.Tensor) {
+	return func() (args, bound []*graph.Tensor) {
+		args, bound = []*graph.Tensor{c.mask, c.positions}, []*graph.Tensor{c.cos, c.sin}
+		if v.Transformers.AtLeast(keywordsSince) {
+			return nil, append(bound, args...)
+		}
+		return args, bound
+	}
 }
 
 // llamaAttention is multi-head attention with grouped keys and values.
@@ -151,7 +181,9 @@ func llamaAttention(l llamaConfig, b Build, ctx *llamaContext) *graph.Module {
 	k := m.Child("k_proj", linear(b.DType, l.hidden, l.kvHeads*l.headDim, l.qkvBias))
 	v := m.Child("v_proj", linear(b.DType, l.hidden, l.kvHeads*l.headDim, l.qkvBias))
 	o := m.Child("o_proj", linear(b.DType, l.heads*l.headDim, l.hidden, l.outBias))
-	attend := attentionInterface(b, attentionShape{groups: l.heads / l.kvHeads, dropout: l.attentionDropout})
+	shape := attentionShape{groups: l.heads / l.kvHeads, dropout: l.attentionDropout}
+	shape.eager = eagerAttention(shape)
+	attend := attentionInterface(b, shape)
 	m.Forward = func(f *graph.Frame, in ...*graph.Tensor) []*graph.Tensor {
 		x := in[0]
 		batch, tokens := x.Shape.D[0], x.Shape.D[1]
@@ -163,10 +195,7 @@ func llamaAttention(l llamaConfig, b Build, ctx *llamaContext) *graph.Module {
 		value := f.Let("value_states", heads(f.Call1(v, x)))
 		turned := f.Func(applyRotaryPosEmb, query, key, ctx.cos, ctx.sin)
 		query, key = f.Let("query_states", turned[0]), f.Let("key_states", turned[1])
-		if ctx.cache != nil {
-			kept := ctx.cache.update(f, key, value)
-			key, value = f.Let("key_states", kept[0]), f.Let("value_states", kept[1])
-		}
+		key, value = ctx.cache.update(f, "key_states", "value_states", key, value)
 		result := attend(f, query, key, value, ctx.mask)
 		output := f.Let("attn_output", result[0])
 		weights := result[1]
@@ -188,7 +217,7 @@ func llamaDecoderLayer(l llamaConfig, b Build, ctx *llamaContext) *graph.Module 
 	mlp := m.Child("mlp", llamaMLP(l, b.DType))
 	inputNorm := m.Child("input_layernorm", llamaRMSNorm(b.DType, l.hidden))
 	postNorm := m.Child("post_attention_layernorm", llamaRMSNorm(b.DType, l.hidden))
-	m.Beside = ctx.beside
+	m.Beside = ctx.beside(b.Versions)
 	m.Forward = func(f *graph.Frame, in ...*graph.Tensor) []*graph.Tensor {
 		hidden := f.Let("hidden_states", in[0])
 		residual := f.Let("residual", hidden)
@@ -224,66 +253,36 @@ func newLlamaModel(l llamaConfig, b Build) *llamaModel {
 		m.layers = append(m.layers, list.Child(strconv.FormatInt(i, 10), llamaDecoderLayer(l, b, m.ctx)))
 	}
 	m.norm = m.Child("norm", llamaRMSNorm(b.DType, l.hidden))
-	m.rotary = m.Child("rotary_emb", llamaRotaryEmbedding(b.DType, l.headDim))
+	m.rotary = m.Child("rotary_emb", llamaRotaryEmbedding(b, l.headDim))
+	m.Forward = m.forward(b)
 	return m
 }
 
 // forward takes input ids and an attention mask and returns the last hidden
 // states.
 func (m *llamaModel) forward(b Build) func(f *graph.Frame, in ...*graph.Tensor) []*graph.Tensor {
+	before5 := b.Versions.Transformers.Before(spec.Version{5})
 	return func(f *graph.Frame, in ...*graph.Tensor) []*graph.Tensor {
 		embeds := f.Let("inputs_embeds", f.Call1(m.embedTokens, in[0]))
-		positions := f.Let("position_ids", f.AddScalar(f.Arange(embeds.Shape.D[1])))
+		positions := f.Let("position_ids", f.Arange(embeds.Shape.D[1]))
+		if !before5 {
+			positions = f.Let("position_ids", f.AddScalar(positions))
+		}
 		positions = f.Let("position_ids", f.Unsqueeze(positions, 0))
 		m.ctx.positions = positions
-		m.ctx.mask = f.Let("causal_mask", causalMask(f, b, embeds, in[1]))
+		inputs := maskInputs{embeds: embeds, attention: in[1], positions: positions, padded: m.ctx.batch.Padded, cached: m.ctx.cache != nil}
+		m.ctx.mask = f.Let("causal_mask", causalMask(f, b, inputs))
 
 		hidden := f.Let("hidden_states", embeds)
 		table := f.Call(m.rotary, hidden, positions)
 		m.ctx.cos, m.ctx.sin = f.Let("cos", table[0]), f.Let("sin", table[1])
 		for _, layer := range m.layers {
 			hidden = f.Let("hidden_states", f.Call1(layer, hidden))
+			if before5 {
+				f.Let("layer_outputs", hidden)
+			}
 		}
 		hidden = f.Let("hidden_states", f.Call1(m.norm, hidden))
 		return one(hidden)
 	}
-}
-
-type llamaForCausalLM struct {
-	*graph.Module
-	model  *llamaModel
-	lmHead *graph.Module
-	build  Build
-	vocab  int64
-}
-
-func newLlamaForCausalLM(l llamaConfig, b Build) *llamaForCausalLM {
-	lm := &llamaForCausalLM{Module: graph.NewModule("LlamaForCausalLM"), model: newLlamaModel(l, b), build: b, vocab: l.vocab}
-	lm.model.Forward = lm.model.forward(b)
-	lm.Child("model", lm.model.Module)
-	lm.lmHead = lm.Child("lm_head", linear(b.DType, l.hidden, l.vocab, false))
-	if l.tied {
-		lm.lmHead.Params[0].Tied = lm.model.embedTokens.Params[0]
-	}
-	return lm
-}
-
-// run is LlamaForCausalLM.forward with labels.
-func (lm *llamaForCausalLM) run(f *graph.Frame, b Batch) Outputs {
-	var cache *keyValueCache
-	if lm.build.UseCache {
-		cache = &keyValueCache{}
-	}
-	lm.model.ctx.cache = cache
-	out := f.Func(func(f *graph.Frame, in ...*graph.Tensor) []*graph.Tensor {
-		hidden := f.Let("hidden_states", f.Call1(lm.model.Module, b.Tokens, b.Mask))
-		logits := f.Let("logits", f.Call1(lm.lmHead, hidden))
-		loss := f.Let("loss", causalLMLoss(f, b, logits))
-		return []*graph.Tensor{loss, logits}
-	}, b.Tokens, b.Mask, b.Labels)
-	o := Outputs{Loss: f.Own(out[0]), Logits: f.Own(out[1])}
-	if cache != nil {
-		o.Cache = cache.tensors
-	}
-	return o
 }

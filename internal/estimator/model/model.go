@@ -26,7 +26,7 @@ type Family struct {
 
 // Families lists every architecture.
 func Families() []Family {
-	return []Family{llamaFamily}
+	return []Family{llamaFamily, gpt2Family}
 }
 
 // Build is what the builder decides beside the config.

@@ -1,0 +1,127 @@
+package graph
+
+// Functions that build attention masks. They run on tensors without gradient.
+
+var (
+	compareRule    = &Rule{Name: "compare", Source: "aten/src/ATen/native/BinaryOps.cpp:comparison_op"}
+	logicalRule    = &Rule{Name: "bitwise_and", Source: "aten/src/ATen/native/BinaryOps.cpp"}
+	allRule        = &Rule{Name: "all", Source: "aten/src/ATen/native/ReduceOps.cpp:allany_impl"}
+	sumRule        = &Rule{Name: "sum", Source: "aten/src/ATen/native/ReduceOps.cpp:sum_out"}
+	maskedFillRule = &Rule{Name: "masked_fill", Source: "aten/src/ATen/native/cuda/TensorFactories.cu"}
+	triuRule       = &Rule{Name: "triu", Source: "aten/src/ATen/native/cuda/TriangularOps.cu"}
+	gatherRule     = &Rule{Name: "index", Source: "aten/src/ATen/native/TensorAdvancedIndexing.cpp"}
+	whereMaskRule  = &Rule{Name: "where", Source: "aten/src/ATen/native/TensorCompare.cpp:where"}
+)
+
+// Compare is a comparison of two tensors, or of one with a number when b is
+// nil: booleans.
+func (f *Frame) Compare(a, b *Tensor) *Tensor { return f.boolean(compareRule, a, b) }
+
+// And is a & b of booleans.
+func (f *Frame) And(a, b *Tensor) *Tensor { return f.boolean(logicalRule, a, b) }
+
+// Not is ~a of booleans.
+func (f *Frame) Not(a *Tensor) *Tensor { return f.boolean(logicalRule, a, nil) }
+
+func (f *Frame) boolean(r *Rule, a, b *Tensor) *Tensor {
+	f.rule = r
+	shape, operands := a.Shape, []*Tensor{a}
+	if b != nil {
+		shape, operands = broadcast(a.Shape, b.Shape), []*Tensor{a, b}
+	}
+	out := f.resultLike(shape, Bool, operands...)
+	f.consume(operands...)
+	return f.produce(out)
+}
+
+// AllLast is x.all(-1, keepdim=True) of booleans.
+func (f *Frame) AllLast(x *Tensor) *Tensor {
+	f.rule = allRule
+	out := f.alloc(x.Shape.With(-1, 1), Bool)
+	var kept [MaxDims]bool
+	for i := range int(x.Shape.N) - 1 {
+		kept[i] = true
+	}
+	f.reduceScratch(reductionOf(x, kept))
+	f.consume(x)
+	return f.produce(out)
+}
+
+// All is x.all() of booleans.
+func (f *Frame) All(x *Tensor) *Tensor {
+	f.rule = allRule
+	out := f.alloc(D(), Bool)
+	f.reduceScratch(reductionOf(x, [MaxDims]bool{}))
+	f.consume(x)
+	return f.produce(out)
+}
+
+// Sum is x.sum() of booleans, counted in int64.
+func (f *Frame) Sum(x *Tensor) *Tensor {
+	f.rule = sumRule
+	out := f.alloc(D(), I64)
+	wide := f.alloc(x.Shape, I64)
+	f.reduceScratch(reductionOf(wide, [MaxDims]bool{}))
+	f.release(wide)
+	f.consume(x)
+	return f.produce(out)
+}
+
+// MaskedFill is x.masked_fill(mask, number).
+func (f *Frame) MaskedFill(x, mask *Tensor) *Tensor {
+	f.rule = maskedFillRule
+	out := f.alloc(broadcast(x.Shape, mask.Shape), x.DType)
+	f.consume(x, mask)
+	return f.produce(out)
+}
+
+// Triu is torch.triu.
+func (f *Frame) Triu(x *Tensor) *Tensor {
+	f.rule = triuRule
+	out := f.alloc(x.Shape, x.DType)
+	f.consume(x)
+	return f.produce(out)
+}
+
+// Gather is x[rows, columns] with two index tensors that broadcast: both are
+// written out in the result's shape first.
+func (f *Frame) Gather(x, rows, columns *Tensor) *Tensor {
+	f.rule = gatherRule
+	shape := broadcast(rows.Shape, columns.Shape)
+	a, b := f.alloc(shape, I64), f.alloc(shape, I64)
+	out := f.alloc(shape, x.DType)
+	f.release(b)
+	f.release(a)
+	f.consume(x, rows, columns)
+	return f.produce(out)
+}
+
+// Choose is torch.where(mask, zero, number) with a zero of type d made for it:
+// both numbers become tensors.
+func (f *Frame) Choose(mask *Tensor, d DType) *Tensor {
+	f.rule = whereMaskRule
+	zero, number := f.alloc(D(), d), f.alloc(D(), d)
+	out := f.resultLike(mask.Shape, d, mask)
+	f.release(number)
+	f.release(zero)
+	f.consume(mask)
+	return f.produce(out)
+}
+
+var chooseGradRule = &Rule{Name: "where", Source: "derivatives.yaml:where.self", Backward: func(m *Machine, n *Node, dOut []*Tensor) Grads {
+	zero := m.alloc(D(), dOut[0].DType)
+	g := m.resultLike(dOut[0].Shape, dOut[0].DType, dOut[0])
+	m.release(zero)
+	return Grads{g}
+}}
+
+// Where is torch.where(condition, x, other) with an other that needs no
+// gradient; the condition is kept.
+func (f *Frame) Where(condition, x, other *Tensor) *Tensor {
+	n := f.record(chooseGradRule, x)
+	f.save(n, condition)
+	out := f.resultLike(broadcast(x.Shape, condition.Shape), x.DType, x)
+	f.output(n, out, 0)
+	f.consume(condition, x, other)
+	return f.produce(out)
+}

@@ -1,0 +1,197 @@
+package graph
+
+// Matrix products (aten/src/ATen/native/cuda/Blas.cpp). Operands are cast to
+// autocast's type, the last argument first, as its wrapper evaluates them.
+
+var linearRule = &Rule{Name: "linear", Source: "aten/src/ATen/native/Linear.cpp; FunctionsManual.cpp:mm_mat1_backward", Backward: linearBackward}
+
+// Linear is F.linear: x times the transposed weight, and a bias. The input is
+// kept when the weight needs a gradient, the weight when the input does; under
+// autocast it is their casts that are kept.
+func (f *Frame) Linear(x, weight, bias *Tensor) *Tensor {
+	f.rule = linearRule
+	bs := f.lower(bias)
+	ws := f.lower(weight)
+	xs := f.lower(x)
+	f.consume(x)
+	flat := xs
+	if !xs.Contiguous() && xs.Shape.N > 2 {
+		rows := D(-1, xs.Shape.At(-1))
+		flat = f.own1(f.Reshape(f.produce(xs), rows.D[0], rows.D[1]))
+	}
+	n := f.record(linearRule, flat, ws, bs)
+	f.saveOperands(n, flat, ws)
+	out := f.alloc(xs.Shape.With(-1, ws.Shape.D[0]), xs.DType)
+	f.product(bs != nil)
+	f.output(n, out, 0)
+	if n != nil {
+		n.attrs.Shape = flat.Shape
+	}
+	f.letGo(flat, ws, bs)
+	return f.produce(out)
+}
+
+// saveOperands keeps each factor whose partner needs a gradient.
+func (f *Frame) saveOperands(n *Node, a, b *Tensor) {
+	if f.needs(b) {
+		f.save(n, a)
+	}
+	if f.needs(a) {
+		f.save(n, b)
+	}
+}
+
+// product is the workspace of a two-dimensional product, with a bias or not.
+func (m *Machine) product(bias bool) {
+	if bias {
+		m.gemmLt()
+	} else {
+		m.gemm()
+	}
+}
+
+// letGo releases owned tensors; nil is none.
+func (m *Machine) letGo(ts ...*Tensor) {
+	for _, t := range ts {
+		if t != nil {
+			m.release(t)
+		}
+	}
+}
+
+// own1 takes a temporary's reference for the caller.
+func (f *Frame) own1(t *Tensor) *Tensor {
+	f.own(t)
+	return t
+}
+
+// linearBackward: without a bias mm's, the weight's gradient first ("mat2"
+// before "self"); with one addmm's, the input's first ("mat1" before "mat2"),
+// then the bias's: the gradient itself, to be summed over rows.
+func linearBackward(m *Machine, n *Node, dOut []*Tensor) Grads {
+	var g Grads
+	width := dOut[0].Shape.At(-1)
+	rows := m.reshaped(dOut[0], D(dOut[0].Numel()/width, width))
+	weight := func() {
+		if n.wants(1) {
+			g[1] = m.alloc(D(width, n.attrs.Shape.At(-1)), rows.DType)
+			g[1].view = true // the transpose of what was computed
+			m.gemm()
+		}
+	}
+	biased := n.in[2].meta != nil
+	if !biased {
+		weight()
+	}
+	if n.wants(0) {
+		g[0] = m.alloc(n.attrs.Shape, rows.DType)
+		g[0].view = n.attrs.Shape.N > 2
+		m.gemm()
+	}
+	if biased {
+		weight()
+	}
+	if n.wants(2) {
+		g[2] = m.alias(rows)
+	}
+	m.release(rows)
+	return g
+}
+
+var addmmRule = &Rule{Name: "addmm", Source: "derivatives.yaml:addmm", Backward: func(m *Machine, n *Node, dOut []*Tensor) Grads {
+	var g Grads
+	for i, shape := range []Dims{D(n.attrs.Shape.D[0], n.attrs.Shape.D[1]), D(n.attrs.Shape.D[1], n.attrs.Shape.D[2])} {
+		if n.wants(i) {
+			g[i] = m.alloc(shape, dOut[0].DType)
+			m.gemm()
+		}
+	}
+	if n.wants(2) {
+		g[2] = m.alias(dOut[0])
+	}
+	return g
+}}
+
+// Addmm is torch.addmm(bias, a, b) with a vector for a bias.
+func (f *Frame) Addmm(bias, a, b *Tensor) *Tensor {
+	f.rule = addmmRule
+	bs := f.lower(b)
+	as := f.lower(a)
+	cs := f.lower(bias)
+	f.consume(bias, a, b)
+	n := f.record(addmmRule, as, bs, cs)
+	f.saveOperands(n, as, bs)
+	if n != nil {
+		n.attrs.Shape = D(as.Shape.D[0], as.Shape.D[1], bs.Shape.D[1])
+	}
+	out := f.alloc(D(as.Shape.D[0], bs.Shape.D[1]), as.DType)
+	f.gemmLt()
+	f.output(n, out, 0)
+	f.letGo(as, bs, cs)
+	return f.produce(out)
+}
+
+var bmmRule = &Rule{Name: "bmm", Source: "derivatives.yaml:bmm", Backward: func(m *Machine, n *Node, dOut []*Tensor) Grads {
+	var g Grads
+	b, rows, inner, cols := n.attrs.Shape.D[0], n.attrs.Shape.D[1], n.attrs.Shape.D[2], n.attrs.Shape.D[3]
+	for i := 1; i >= 0; i-- { // "mat2" before "self"
+		if !n.wants(i) {
+			continue
+		}
+		shape := D(b, rows, inner)
+		if i == 1 {
+			shape = D(b, inner, cols)
+		}
+		g[i] = m.alloc(shape, dOut[0].DType)
+		m.bgemm(dOut[0])
+	}
+	return g
+}}
+
+// bmm is a batched product of [b, n, m] and [b, m, k].
+func (f *Frame) bmm(a, b *Tensor) *Tensor {
+	n := f.record(bmmRule, a, b)
+	f.saveOperands(n, a, b)
+	if n != nil {
+		n.attrs.Shape = D(a.Shape.D[0], a.Shape.D[1], a.Shape.D[2], b.Shape.D[2])
+	}
+	out := f.alloc(D(a.Shape.D[0], a.Shape.D[1], b.Shape.D[2]), a.DType)
+	f.bgemm(a, b)
+	f.output(n, out, 0)
+	f.consume(a, b)
+	return f.produce(out)
+}
+
+// bgemm is a batched product's memory: operands whose layout no leading
+// dimension describes are copied (prepare_batch_matrix_for_cublas).
+func (m *Machine) bgemm(operands ...*Tensor) {
+	var copies []*Tensor
+	for _, t := range operands {
+		s := t.Stride.D
+		if s[2] != 1 && s[1] != 1 && !t.Contiguous() {
+			copies = append(copies, m.alloc(t.Shape, t.DType))
+		}
+	}
+	m.gemm()
+	m.letGo(copies...)
+}
+
+// Matmul is torch.matmul of two tensors with the same leading dimensions: both
+// are folded to three dimensions, copied where no view will do
+// (aten/src/ATen/native/LinearAlgebra.cpp:_matmul_impl).
+func (f *Frame) Matmul(a, b *Tensor) *Tensor {
+	f.rule = bmmRule
+	bs := f.lower(b)
+	as := f.lower(a)
+	f.consume(a, b)
+	lead := as.Shape
+	lead.N -= 2
+	fold := func(t *Tensor) *Tensor {
+		t = f.Expand(f.produce(t), t.Shape.Slice()...)
+		return f.Reshape(t, lead.Numel(), t.Shape.At(-2), t.Shape.At(-1))
+	}
+	shape := as.Shape.With(-1, bs.Shape.At(-1))
+	left := fold(as)
+	right := fold(bs)
+	return f.View(f.bmm(left, right), shape.Slice()...)
+}
