@@ -74,8 +74,8 @@ func (m *Machine) unroot(id storageID) {
 	}
 }
 
-// Discard drops the graph that only t leads to: no backward will run through
-// it. The caller drops t next.
+// Discard drops the graph of t, of which nothing else may be part: no backward
+// will run through it. The caller drops t next.
 func (m *Machine) Discard(t *Tensor) {
 	if t.node != nil {
 		m.discard(t.node)
