@@ -50,6 +50,18 @@ func (e *Invalid) add(path string, pos Position, got, want, nearest string) {
 	e.At = append(e.At, pos)
 }
 
+// under puts a key, or an index in brackets, before the paths of the faults
+// from the first-th on.
+func (e *Invalid) under(part string, first int) {
+	for i := first; i < len(e.Fields); i++ {
+		f := &e.Fields[i]
+		if !strings.HasPrefix(f.Path, "[") {
+			f.Path = "." + f.Path
+		}
+		f.Path = part + f.Path
+	}
+}
+
 // err returns e, or nil when nothing is wrong.
 func (e *Invalid) err() error {
 	if len(e.Fields) == 0 {

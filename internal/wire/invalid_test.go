@@ -80,6 +80,7 @@ runtime: {trainer: huggingface}
 	{"missing in an item", `{"model": {"id": "gpt2"}, "training": {"resident_modules": [{"name": "vae", "parameters": 1}, {"name": "te"}]}}`},
 	{"null where none is meant", `{"model": {"id": "gpt2"}, "training": {"micro_batch_size": null, "num_frames": null}}`},
 	{"duplicate keys", `{"model": {"id": "gpt2"}, "training": {"micro_batch_size": 1, "micro_batch_size": 2}}`},
+	{"duplicate keys, deep", `{"model": {"config": {"a": [0, {"b": {"c": 1, "c": 2}}]}}}`},
 	{"duplicate keys in YAML", "model: {id: gpt2}\ntraining:\n  compile: true\n  compile: false\n"},
 	{"synonym and key disagree", `{"model": {"id": "gpt2"}, "batch_size": 8, "training": {"micro_batch_size": 4, "per_device_train_batch_size": 4, "bf16": true, "fp16": true}}`},
 	{"optimizer name and settings disagree", `{"model": {"id": "gpt2"}, "training": {"optimizer": {"name": "adamw_bnb_8bit", "state_bits": 32}}}`},

@@ -40,7 +40,7 @@ func readJSON(data []byte, found *Invalid) (*node, error) {
 	}
 	dec := jsontext.NewDecoder(bytes.NewReader(data), jsontext.AllowDuplicateNames(true))
 	r := &jsonReader{data: data, dec: dec, pos: Position{1, 1}, found: found}
-	n, err := r.value("", 0)
+	n, err := r.value(0)
 	if err != nil {
 		return nil, r.explain(err)
 	}
@@ -118,8 +118,9 @@ func (r *jsonReader) place(end int) Position {
 	return r.pos
 }
 
-// value reads the next value, which stands at path.
-func (r *jsonReader) value(path string, depth int) (*node, error) {
+// value reads the next value. Faults found in it have paths that begin there;
+// under puts what stands above before them.
+func (r *jsonReader) value(depth int) (*node, error) {
 	token, pos, err := r.next()
 	if err != nil {
 		return nil, err
@@ -140,19 +141,23 @@ func (r *jsonReader) value(path string, depth int) (*node, error) {
 	}
 	switch token.Kind() {
 	case '[':
-		return n, r.list(n, path, depth)
+		return n, r.list(n, depth)
 	case '{':
-		return n, r.object(n, path, depth)
+		return n, r.object(n, depth)
 	}
 	return n, nil
 }
 
-func (r *jsonReader) list(n *node, path string, depth int) error {
+func (r *jsonReader) list(n *node, depth int) error {
 	n.kind = list
 	for i := 0; r.dec.PeekKind() != ']'; i++ {
-		x, err := r.value(path+"["+strconv.Itoa(i)+"]", depth+1)
+		before := len(r.found.Fields)
+		x, err := r.value(depth + 1)
 		if err != nil {
 			return err
+		}
+		if len(r.found.Fields) > before {
+			r.found.under("["+strconv.Itoa(i)+"]", before)
 		}
 		n.items = append(n.items, x)
 	}
@@ -160,7 +165,7 @@ func (r *jsonReader) list(n *node, path string, depth int) error {
 	return err
 }
 
-func (r *jsonReader) object(n *node, path string, depth int) error {
+func (r *jsonReader) object(n *node, depth int) error {
 	n.kind = object
 	n.members = make([]member, 0, 8)
 	keys := keySet{}
@@ -170,12 +175,14 @@ func (r *jsonReader) object(n *node, path string, depth int) error {
 			return err
 		}
 		key := token.String()
-		value, err := r.value(join(path, key), depth+1)
+		before := len(r.found.Fields)
+		value, err := r.value(depth + 1)
 		if err != nil {
 			return err
 		}
+		r.found.under(key, before)
 		if keys.has(n, key) {
-			r.found.add(join(path, key), pos, value.describe(), "each key once", "")
+			r.found.add(key, pos, value.describe(), "each key once", "")
 			continue
 		}
 		n.members = append(n.members, member{key, pos, value})
