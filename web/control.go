@@ -18,10 +18,7 @@ func (k kind) String() string {
 
 // unset is the text of the choice that leaves a field out.
 func (c control) unset() string {
-	switch {
-	case c.Path == "target.gpu":
-		return "an unlisted card"
-	case c.Default == "":
+	if c.Default == "" {
 		return "auto"
 	}
 	return c.Default + " (auto)"
@@ -151,8 +148,11 @@ func plural(n int, one, many string) string {
 }
 
 // follow lets a link to another state of the planner change the page in place.
-// Without scripts it is a link.
+// Without scripts it is a link. A link within the page stays one.
 func follow(href string) templ.Attributes {
+	if strings.HasPrefix(href, "#") {
+		return nil
+	}
 	return templ.Attributes{
 		"hx-get": href, "hx-target": "#plan", "hx-select": "#plan", "hx-swap": "outerMorph", "hx-push-url": "true",
 	}

@@ -7,3 +7,5 @@
 // wire; figures come from package planner. This package decides where things
 // stand on the page and how a number is printed, and nothing else.
 package web
+
+//go:generate go tool templ generate

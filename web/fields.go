@@ -92,6 +92,7 @@ var labels = sync.OnceValue(func() map[string]string {
 			m[p.path] = p.label
 		}
 	}
+	m["model.architecture"] = "Architecture" // on its own, without the field that takes it
 	return m
 })
 

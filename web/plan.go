@@ -14,24 +14,21 @@ import (
 // maxQuery bounds what a page reads: a pasted config.json and every field.
 const maxQuery = 256 << 10
 
-// home is the planner, filled with an example when nothing is asked.
-func (s *site) home(w http.ResponseWriter, r *http.Request) error {
-	if r.URL.RawQuery == "" {
+// plan is the planner at the state of its address, or at an example where the
+// address asks nothing. A form leaves empty fields in its address; the browser
+// is sent on to the one without.
+func (s *site) plan(w http.ResponseWriter, r *http.Request) error {
+	form := r.URL.Query()
+	st := readState(form)
+	switch {
+	case len(st.Values) == 0:
 		example, err := url.ParseQuery(exampleQuery)
 		if err != nil {
 			return err
 		}
-		return s.showPlan(w, r, readState(example))
-	}
-	return s.plan(w, r)
-}
-
-// plan is the planner at the state of its address. A form leaves empty fields
-// in its address; the browser is sent on to the one without.
-func (s *site) plan(w http.ResponseWriter, r *http.Request) error {
-	form := r.URL.Query()
-	st := readState(form)
-	if hasEmpty(form) {
+		example.Set(unitKey, string(st.Unit))
+		st = readState(example)
+	case hasEmpty(form):
 		http.Redirect(w, r, "/plan?"+st.query(), http.StatusSeeOther)
 		return nil
 	}

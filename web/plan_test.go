@@ -26,6 +26,16 @@ func TestFirstPageAnswersAnExample(t *testing.T) {
 	require.Len(t, p.all(`[aria-live]`), 1, "only the verdict is read out")
 }
 
+func TestNothingAskedIsTheExampleInAnyUnit(t *testing.T) {
+	t.Parallel()
+	for _, target := range []string{"/plan", "/?u=gb", "/plan?u=gb"} {
+		p := open(t, &webtest.Planner{}, http.MethodGet, target)
+		require.Equal(t, http.StatusOK, p.Code, target)
+		require.Equal(t, "meta-llama/Llama-3.1-8B", p.attr("input[list=models]", "value"))
+		require.Equal(t, strings.HasSuffix(target, "gb"), !strings.Contains(p.text(".verdict"), "GiB"), target)
+	}
+}
+
 func TestVerdictIsAWordAnIconAndASentence(t *testing.T) {
 	t.Parallel()
 	tests := []struct {

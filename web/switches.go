@@ -33,14 +33,18 @@ func (a answer) assumptions(decide bool) []estimator.Assumption {
 	return out
 }
 
-// alternatives is what else a value could be, as far as the format lists it.
-// A saved estimate is read-only and has none.
+// alternatives is what else a value could be, as far as the format lists it;
+// else where to say it. A saved estimate is read-only and has none.
 func (a answer) alternatives(x estimator.Assumption) []change {
 	if a.ID != "" {
 		return nil
 	}
+	choices := choicesOf(x.Path)
+	if len(choices) == 0 && isField(controlPath(x.Path)) {
+		return []change{{Text: "say another", Href: "#" + idOf(controlPath(x.Path))}}
+	}
 	var out []change
-	for _, v := range choicesOf(x.Path) {
+	for _, v := range choices {
 		if len(out) < mostSwitches && !strings.EqualFold(v, choiceText(x.Value)) {
 			out = append(out, change{Text: yesNo(v), Href: a.with(x.Path, v)})
 		}

@@ -53,7 +53,7 @@ func New(c Config) http.Handler {
 	r := chi.NewRouter()
 	r.Use(identify, secure, middleware.Compress(5, "text/html", "text/css", "text/javascript", "image/svg+xml"), middleware.GetHead)
 	r.NotFound(s.notFound)
-	r.Get("/", s.page(s.home))
+	r.Get("/", s.page(s.plan))
 	r.Get("/plan", s.page(s.plan))
 	r.Get("/plan/result", s.page(s.planResult))
 	r.Get("/plan/fixes", s.page(s.planFixes))

@@ -79,7 +79,16 @@
   document.addEventListener("click", (event) => {
     const button = event.target.closest("[data-copy]");
     if (button) copy(byID(button.dataset.copy).textContent, button);
+    const toField = event.target.closest("a[href^='#f-']");
+    if (toField) {
+      event.preventDefault();
+      const field = byID(toField.hash.slice(1));
+      unfold(field);
+      field?.focus();
+    }
   });
+
+  const unfold = (el) => { for (let d = el?.closest("details"); d; d = d.parentElement.closest("details")) d.open = true; };
 
   // A partial answer brings the errors of all fields in one box: they move to
   // their places, and what stood there before goes.
@@ -99,7 +108,7 @@
     for (const slot of document.querySelectorAll(".wrong[id^='e-f-']")) {
       const field = byID(slot.id.slice(2));
       if (field) field.toggleAttribute("aria-invalid", slot.childElementCount > 0);
-      if (slot.childElementCount > 0) for (let d = slot.closest("details"); d; d = d.parentElement.closest("details")) d.open = true;
+      if (slot.childElementCount > 0) unfold(slot);
     }
   }
 
