@@ -50,14 +50,15 @@ func (f *Frame) repeatHeads(t *Tensor, all int64) *Tensor {
 	return f.View(f.clone(wide), s[0], all, s[2], s[3])
 }
 
-var safeSoftmaxRule = &Rule{Name: "_safe_softmax", Source: "aten/src/ATen/native/transformers/attention.cpp:_safe_softmax", Backward: func(m *Machine, n *Node, dOut []*Tensor) Grads {
-	return Grads{m.alloc(dOut[0].Shape, dOut[0].DType)}
-}}
+var safeSoftmaxRule = &Rule{Name: "_safe_softmax", Source: "aten/src/ATen/native/transformers/attention.cpp:_safe_softmax", Backward: softmaxBackward}
 
 // safeSoftmax is a softmax over the last dimension in which rows that are
 // masked everywhere become zeros, in place.
 func (f *Frame) safeSoftmax(x *Tensor) *Tensor {
 	n := f.record(safeSoftmaxRule, x)
+	if n != nil {
+		n.attrs.DType = x.DType
+	}
 	out := f.alloc(x.Shape, x.DType)
 	masked := f.alloc(x.Shape, Bool)
 	rows := f.alloc(x.Shape.With(-1, 1), Bool)

@@ -4,9 +4,7 @@ var (
 	meanRule = &Rule{Name: "mean", Source: "derivatives.yaml:mean.dim", Backward: func(m *Machine, n *Node, dOut []*Tensor) Grads {
 		return Grads{m.alloc(n.attrs.Shape, dOut[0].DType)} // grad.expand(sizes) / n
 	}}
-	softmaxRule = &Rule{Name: "_softmax", Source: "derivatives.yaml:_softmax", Backward: func(m *Machine, n *Node, dOut []*Tensor) Grads {
-		return Grads{m.alloc(dOut[0].Shape, n.attrs.DType)}
-	}}
+	softmaxRule    = &Rule{Name: "_softmax", Source: "aten/src/ATen/native/cuda/SoftMax.cu:softmax_backward_cuda_out", Backward: softmaxBackward}
 	logSoftmaxRule = &Rule{Name: "_log_softmax", Source: "derivatives.yaml:_log_softmax", Backward: func(m *Machine, n *Node, dOut []*Tensor) Grads {
 		return Grads{m.alloc(dOut[0].Shape, n.attrs.DType)}
 	}}
@@ -14,6 +12,13 @@ var (
 		return Grads{m.allocLike(n.saved[0], n.saved[0].DType)}
 	}}
 )
+
+// softmaxBackward multiplies gradient and result before its kernel.
+func softmaxBackward(m *Machine, n *Node, dOut []*Tensor) Grads {
+	g := m.alloc(dOut[0].Shape, n.attrs.DType)
+	m.release(m.allocLike(dOut[0], dOut[0].DType))
+	return Grads{g}
+}
 
 // MeanLast is x.mean(-1, keepdim=True).
 func (f *Frame) MeanLast(x *Tensor) *Tensor {

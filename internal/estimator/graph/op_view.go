@@ -1,5 +1,7 @@
 package graph
 
+import "memplan/internal/estimator/spec"
+
 // Functions that make views, and those that copy when no view will do
 // (aten/src/ATen/native/TensorShape.cpp@v2.6.0).
 
@@ -28,6 +30,11 @@ var (
 		return Grads{v}
 	}}
 	expandRule = &Rule{Name: "expand", Source: "derivatives.yaml:expand", Backward: func(m *Machine, n *Node, dOut []*Tensor) Grads {
+		if dOut[0].Shape == n.attrs.Shape {
+			v := m.alias(dOut[0])
+			v.view = true
+			return Grads{v}
+		}
 		return Grads{m.sumTo(dOut[0], n.attrs.Shape)}
 	}}
 	sliceRule = &Rule{Name: "slice", Source: "FunctionsManual.cpp:slice_backward_wrapper", Backward: func(m *Machine, n *Node, dOut []*Tensor) Grads {
@@ -187,8 +194,20 @@ func (f *Frame) Slice(t *Tensor, dim int, from, to int64) *Tensor {
 	return f.viewOf(sliceRule, t, t.Shape.With(dim, to-from), t.Stride)
 }
 
-// SliceWhole is t[:] along one dimension: recorded, though nothing is cut.
-func (f *Frame) SliceWhole(t *Tensor) *Tensor { return f.viewOf(sliceRule, t, t.Shape, t.Stride) }
+// wholeSliceFreeSince is when indexing with ":" stopped recording a slice
+// (measured on 2.6 and 2.15; the older way is assumed in between).
+var wholeSliceFreeSince = spec.Version{2, 15}
+
+// SliceWhole is the ":" of an index: a slice that cuts nothing, n times.
+func (f *Frame) SliceWhole(t *Tensor, n int) *Tensor {
+	if f.Versions.Torch.AtLeast(wholeSliceFreeSince) {
+		return f.pass1(t)
+	}
+	for range n {
+		t = f.viewOf(sliceRule, t, t.Shape, t.Stride)
+	}
+	return t
+}
 
 // Detach is tensor.detach: the same storage, outside the graph.
 func (f *Frame) Detach(t *Tensor) *Tensor {

@@ -67,7 +67,8 @@ func repeatKV(f *graph.Frame, t *graph.Tensor, groups int64) *graph.Tensor {
 		return t
 	}
 	s := t.Shape.D
-	wide := f.Expand(f.Unsqueeze(t, 2), s[0], s[1], groups, s[2], s[3])
+	t = f.SliceWhole(f.Unsqueeze(f.SliceWhole(t, 2), 2), 2) // t[:, :, None, :, :]
+	wide := f.Expand(t, s[0], s[1], groups, s[2], s[3])
 	return f.Reshape(wide, s[0], s[1]*groups, s[2], s[3])
 }
 
@@ -88,7 +89,7 @@ func eagerAttention(s attentionShape) attentionFunc {
 		values := f.Let("value_states", repeatKV(f, value, s.groups))
 		weights := f.Let("attn_weights", f.MulScalar(f.Matmul(query, f.Transpose(keys, 2, 3))))
 		if mask != nil {
-			weights = f.Let("attn_weights", f.Add(weights, mask))
+			weights = f.Let("attn_weights", f.Add(weights, f.Slice(mask, 3, 0, keys.Shape.At(-2))))
 		}
 		weights = f.Let("attn_weights", f.To(f.Softmax(weights, graph.F32), query.DType))
 		weights = f.Let("attn_weights", f.Dropout(weights, s.dropout))

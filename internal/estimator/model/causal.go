@@ -77,7 +77,7 @@ func (lm *causalLM) run(f *graph.Frame, b Batch) Outputs {
 		hidden := f.Let("hidden_states", f.Call1(lm.base, b.Tokens, b.Mask))
 		kept := hidden
 		if lm.slices {
-			kept = f.SliceWhole(f.SliceWhole(f.SliceWhole(hidden)))
+			kept = f.SliceWhole(hidden, 3)
 		}
 		logits := f.Let("logits", f.Call1(lm.head, kept))
 		loss := f.Let("loss", causalLMLoss(f, b, logits))
