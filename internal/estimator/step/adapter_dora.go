@@ -38,7 +38,9 @@ func (p pair) doraLayer(f *graph.Frame, magnitude *graph.Param, x, baseResult *g
 	result := f.Let("lora_result", f.Call1(p.up, f.Call1(p.down, x)))
 	switch {
 	case baseResult == nil:
-		baseResult = f.Let("base_result", f.Linear(x, p.turned(f, weight), nil))
+		turned := p.turned(f, weight)
+		baseResult = f.Let("base_result", f.Linear(x, turned, nil))
+		f.Drop(turned)
 	case len(p.base.Params) > 1:
 		baseResult = f.Let("base_result", f.Sub(baseResult, p.base.Params[1].T()))
 	}
