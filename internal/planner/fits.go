@@ -3,7 +3,6 @@ package planner
 import (
 	"cmp"
 	"context"
-	"errors"
 	"fmt"
 	"slices"
 
@@ -25,8 +24,7 @@ type Fit struct {
 	High       units.Bytes       `json:"high_bytes"` // 95th percentile of required
 	Usable     units.Bytes       `json:"usable_bytes"`
 	Above      units.Bytes       `json:"required_bytes_above"` // with one sample more; 0 at the limit
-	Problem    string            `json:"problem,omitempty"`    // why the job cannot run on this card
-	Err        error             `json:"-"`                    // the same, classified
+	Err        error             `json:"-"`                    // why the job cannot run on this card at all
 }
 
 // usualGPUs are the cards of a table nobody chose the cards for: what is rented
@@ -96,7 +94,7 @@ func (p *Planner) fit(ctx context.Context, job spec.Job, gpu string) Fit {
 	job.Target = p.targetOn(job.Target, gpu)
 	ready, err := p.prepare(ctx, job)
 	if err != nil {
-		return Fit{GPU: gpu, Problem: textOf(err), Err: err}
+		return Fit{GPU: gpu, Err: err}
 	}
 	f := Fit{GPU: ready.device.Key, Name: ready.device.Name, Usable: ready.device.Usable()}
 	s := &search{at: func(micro int) (*estimator.Estimate, error) {
@@ -106,7 +104,7 @@ func (p *Planner) fit(ctx context.Context, job spec.Job, gpu string) Fit {
 	}}
 	best, above, err := s.largest(ctx)
 	if err != nil {
-		f.Problem, f.Err = textOf(err), err
+		f.Err = err
 		return f
 	}
 	return f.with(best, above)
@@ -122,18 +120,6 @@ func (p *Planner) targetOn(own spec.Target, gpu string) spec.Target {
 	}
 	own.GPU, own.Device, own.MIGProfile, own.ComputeCapability, own.MemoryGiB = card.Key, "", "", "", 0
 	return own
-}
-
-// textOf is an error in words for the user.
-func textOf(err error) string {
-	if fields := fault.FieldsOf(err); len(fields) > 0 {
-		return fields.Error()
-	}
-	var known *fault.Error
-	if errors.As(err, &known) && known.Text != "" {
-		return known.Text
-	}
-	return fault.KindOf(err).String()
 }
 
 // with fills in the probes of the answer and of one sample above.
