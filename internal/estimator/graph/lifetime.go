@@ -47,8 +47,10 @@ func (m *Machine) rooted(root *Tensor) {
 	k := m.kept
 	m.kept = kept{}
 	for t := root; t != nil && m.storages[t.storage].refs > 0; {
-		m.roots[t.storage] = &k
-		k.roots++
+		if m.roots[t.storage] != &k { // not scaled in place
+			m.roots[t.storage] = &k
+			k.roots++
+		}
 		if t.node == nil || t.node.rule != mulScalarRule && t.node.rule != mulRule { // scaled by a number, or by a scaler's tensor
 			break
 		}
@@ -56,7 +58,11 @@ func (m *Machine) rooted(root *Tensor) {
 	}
 }
 
-// unroot is told that a storage died.
+// DropGraph lets the graph of t go while t's storage lives: only a detached
+// tensor is left of it.
+func (m *Machine) DropGraph(t *Tensor) { m.unroot(t.storage) }
+
+// unroot is told that a storage died, or that nothing leads from it any more.
 func (m *Machine) unroot(id storageID) {
 	k, ok := m.roots[id]
 	if !ok {

@@ -145,6 +145,7 @@ func (h *hfLoop) backward(r *Run, loss *graph.Tensor) {
 	divided := r.Loop.Let("loss", r.Loop.MulScalar(loss))
 	r.backward(divided)
 	r.Loop.Del("loss")
+	r.M.DropGraph(loss) // training_step returns loss.detach()
 }
 
 // track adds the detached loss to the running sum, after asking whether it is
