@@ -120,8 +120,11 @@ func TestPythonReadsWhatIsPickled(t *testing.T) {
 // replayed plays a snapshot's trace in Python and compares what is left with
 // its segments, as torch/cuda/_memory_viz.py and MemoryViz.js rely on it.
 const replayed = `
-import json, pickle, sys
-s = pickle.load(open(sys.argv[1], "rb"))
+import json, pickle, pickletools, sys
+text = open(sys.argv[1], "rb").read()
+readable = "PROTO STOP MARK NONE NEWTRUE NEWFALSE BININT BININT1 BININT2 LONG1 BINFLOAT SHORT_BINUNICODE BINUNICODE EMPTY_LIST APPENDS EMPTY_DICT SETITEMS TUPLE2 MEMOIZE BINGET LONG_BINGET"
+assert {op.name for op, _, _ in pickletools.genops(text)} <= set(readable.split()), "MemoryViz.js reads no more"
+s = pickle.loads(text)
 live, held, peak, now = {}, [], 0, 0
 [trace] = s["device_traces"]
 for e in trace:
