@@ -106,6 +106,11 @@ func TestFixes(t *testing.T) {
 		{"fp16 where the card has no bf16", map[string]units.Bytes{"mixed": 90 * gib}, func(j *spec.Job) { j.Target.GPU = "T4" }, [][]planner.Change{
 			{change("training.precision", "fp32", "fp16-mixed")},
 		}},
+		{"bf16 on AMD", map[string]units.Bytes{"mixed": 99 * gib}, func(j *spec.Job) {
+			j.Target.GPU, j.Target.HeadroomGiB = "MI300X", 150*gib
+		}, [][]planner.Change{
+			{change("training.precision", "fp32", "bf16-mixed")},
+		}},
 		{"weights in bf16 too", map[string]units.Bytes{"bf16": 30 * gib}, func(j *spec.Job) { j.Training.Precision = spec.PrecisionBF16Mixed }, [][]planner.Change{{
 			change("training.precision", "bf16-mixed", "bf16"), change("training.weights_dtype", "fp32", "bf16"),
 		}}},

@@ -68,7 +68,7 @@ func (p *Planner) prepare(ctx context.Context, job spec.Job) (*prepared, error) 
 func (p *Planner) run(r *prepared) (*estimator.Estimate, error) {
 	coefficients := r.coefficients
 	coefficients.EngineError = r.spread
-	est, err := p.guarded(r.job, r.device, coefficients)
+	est, err := guarded(func() (*estimator.Estimate, error) { return p.engine(r.job, r.device, coefficients) })
 	if err != nil {
 		return nil, err
 	}
@@ -81,16 +81,16 @@ func (p *Planner) run(r *prepared) (*estimator.Estimate, error) {
 	return est, nil
 }
 
-// guarded asks the engine. A defect that makes it panic on one job is that job's
+// guarded calls an engine. A defect that makes it panic on one job is that job's
 // error, and not the end of the process: engines run on goroutines of batches,
 // where nobody else recovers.
-func (p *Planner) guarded(job spec.Job, device spec.Device, c spec.Coefficients) (est *estimator.Estimate, err error) {
+func guarded[T any](call func() (*T, error)) (answer *T, err error) {
 	defer func() {
 		if v := recover(); v != nil {
-			est, err = nil, fault.Wrap(fault.Internal, "planner: engine", fmt.Errorf("panic: %v\n%s", v, debug.Stack()))
+			answer, err = nil, fault.Wrap(fault.Internal, "planner: engine", fmt.Errorf("panic: %v\n%s", v, debug.Stack()))
 		}
 	}()
-	return p.engine(job, device, c)
+	return call()
 }
 
 // mergeAssumptions puts the ones that decide first, and of those the planner's,

@@ -12,8 +12,12 @@ const (
 	accumulationPath = "training.gradient_accumulation_steps"
 )
 
-// ampere is the first compute capability with bf16 and with flash attention.
-var ampere = spec.Version{8, 0}
+// hasBF16 reports whether a card computes in bf16 and has flash attention:
+// NVIDIA's from Ampere on, and AMD's of the catalogue. A card of unknown
+// capability is taken not to.
+func hasBF16(card spec.Device) bool {
+	return card.Vendor == "amd" || card.ComputeCapability.AtLeast(spec.Version{8, 0})
+}
 
 func fuseAttention(job *spec.Job, now spec.Job, _ spec.Device) []Change {
 	kernel := now.Training.Attention.Kernel
@@ -27,7 +31,7 @@ func fuseAttention(job *spec.Job, now spec.Job, _ spec.Device) []Change {
 func flashAttention(job *spec.Job, now spec.Job, card spec.Device) []Change {
 	kernel := now.Training.Attention.Kernel
 	half := now.Training.Precision.Mixed() != "" || now.Training.Precision.Pure() == spec.BF16 || now.Training.Precision.Pure() == spec.FP16
-	if kernel == "flash" || kernel == "" || !half || card.ComputeCapability.Before(ampere) {
+	if kernel == "flash" || kernel == "" || !half || !hasBF16(card) {
 		return nil
 	}
 	job.Training.Attention = spec.Attention{Kernel: "flash"}
@@ -62,7 +66,7 @@ func mixPrecision(job *spec.Job, now spec.Job, card spec.Device) []Change {
 		return nil
 	}
 	to := spec.PrecisionBF16Mixed
-	if card.ComputeCapability.Before(ampere) {
+	if !hasBF16(card) {
 		to = spec.PrecisionFP16Mixed
 	}
 	job.Training.Precision = to
@@ -88,7 +92,7 @@ func eightBitAdam(job *spec.Job, now spec.Job, _ spec.Device) []Change {
 // pureBF16 is for full fine-tuning in mixed precision over fp32 weights.
 func pureBF16(job *spec.Job, now spec.Job, card spec.Device) []Change {
 	t := now.Training
-	if t.WeightsDType != spec.FP32 || t.Method != "full" || t.MasterWeights == "fp32" || card.ComputeCapability.Before(ampere) {
+	if t.WeightsDType != spec.FP32 || t.Method != "full" || t.MasterWeights == "fp32" || !hasBF16(card) {
 		return nil
 	}
 	job.Training.Precision, job.Training.WeightsDType = spec.PrecisionBF16, spec.BF16

@@ -5,6 +5,7 @@ import (
 	"database/sql"
 	"errors"
 	"net"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -67,13 +68,20 @@ func classify(op, notFound string, err error) error {
 	return fault.Wrap(fault.Internal, op, err)
 }
 
+// unreachable reports whether a failure may pass by itself: no connection, a
+// server that is starting, ending or out of resources (the SQLSTATE classes 08,
+// 53 and 57P), or a file that another process has locked for too long.
 func unreachable(err error) bool {
-	var connect *pgconn.ConnectError
-	var network net.Error
 	var lite *sqlite.Error
 	if errors.As(err, &lite) {
 		return lite.Code()&0xff == sqlite3.SQLITE_BUSY
 	}
+	var answer *pgconn.PgError
+	if errors.As(err, &answer) {
+		return slices.ContainsFunc([]string{"08", "53", "57P"}, func(class string) bool { return strings.HasPrefix(answer.Code, class) })
+	}
+	var connect *pgconn.ConnectError
+	var network net.Error
 	return errors.As(err, &connect) || errors.As(err, &network) || errors.Is(err, context.DeadlineExceeded)
 }
 

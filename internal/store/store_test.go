@@ -134,6 +134,25 @@ func TestPostgres(t *testing.T) {
 	t.Run("a newer schema is refused", func(t *testing.T) { refusesNewerSchema(t, "pgx", server.Database(t)) })
 }
 
+func TestPostgresGoesAway(t *testing.T) {
+	var s *store.Store
+	t.Run("while it runs", func(t *testing.T) {
+		var err error
+		s, err = store.Open(t.Context(), pgtest.Start(t).Database(t))
+		require.NoError(t, err)
+		require.NoError(t, s.ReadyCheck(t.Context()))
+	})
+	if s == nil {
+		t.Skip("no Postgres for this test")
+	}
+	defer s.Close()
+	require.Equal(t, fault.Unavailable, fault.KindOf(s.ReadyCheck(t.Context())))
+	_, err := s.LoadEstimate(t.Context(), "est_aaaaaaaaaaaaaaaa")
+	require.Equal(t, fault.Unavailable, fault.KindOf(err), "%v", err)
+	_, err = s.SaveEstimate(t.Context(), planner.Record{Summary: planner.Summary{ID: "est_aaaaaaaaaaaaaaaa"}}, "")
+	require.Equal(t, fault.Unavailable, fault.KindOf(err), "%v", err)
+}
+
 // BenchmarkSave keeps answers of a usual size, from as many goroutines as there
 // are processors.
 func BenchmarkSave(b *testing.B) {
