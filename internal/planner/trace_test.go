@@ -26,18 +26,13 @@ func highest(rec *estimator.Recording) (peak units.Bytes) {
 func TestTraceOfAKeptAnswer(t *testing.T) {
 	p := real(t, planner.Config{Store: newStore(t)})
 	for _, test := range []struct{ name, job string }{
-		{"model by id", "{version: 1, model: {id: openai-community/gpt2}, training: {micro_batch_size: 2, sequence_length: 128}, target: {gpu: A10G}}"},
+		{"model by id", "{version: 1, model: {id: Qwen/Qwen2.5-0.5B}, training: {precision: bf16-mixed, micro_batch_size: 2, sequence_length: 128, optimizer: {name: adamw, implementation: foreach}}, target: {gpu: A10G}}"},
 		{"model by count, card by memory", "{version: 1, model: {parameters: 5e8}, training: {micro_batch_size: 1, sequence_length: 128, optimizer: {name: adamw, implementation: foreach}}, target: {memory_gib: 40}}"},
 		{"several micro batches", "{version: 1, model: {id: Qwen/Qwen2.5-0.5B}, training: {micro_batch_size: 1, sequence_length: 128, gradient_accumulation_steps: 4, optimizer: {name: adamw, implementation: foreach}}, target: {gpu: A100-SXM4-80GB}}"},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			job := decode(t, test.job)
 			est, err := p.Save(t.Context(), job, "")
-			if fields := fault.FieldsOf(err); len(fields) > 0 {
-				_, traced := p.TraceJob(t.Context(), job)
-				require.Equal(t, fields, fault.FieldsOf(traced))
-				return
-			}
 			require.NoError(t, err)
 			kept, err := p.Trace(t.Context(), est.ID)
 			require.NoError(t, err)
