@@ -127,7 +127,7 @@ func (r *resolver) optimizer() {
 	fill(r, &o.Name, "training.optimizer.name", "adamw", false, "the default")
 	library := "torch"
 	switch {
-	case o.StateBits == 8 || o.Paged:
+	case o.StateBits == 8 || o.Paged || o.Name == "lion": // torch has no Lion
 		library = "bitsandbytes"
 	case o.Name == "adafactor":
 		library = "transformers"

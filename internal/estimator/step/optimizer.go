@@ -76,7 +76,7 @@ func optimizers() map[optimizerKey]func(o *spec.Optimizer) Stepper {
 func newOptimizer(r *Run) (Stepper, error) {
 	o := &r.Job.Training.Optimizer
 	key := optimizerKey{o.Name, o.Library, o.Implementation}
-	make, ok := optimizers()[key]
+	build, ok := optimizers()[key]
 	if !ok {
 		var fields fault.Fields
 		fields.Add("training.optimizer", key, "one of "+knownOptimizers(), nearestOptimizer(key).String())
@@ -85,7 +85,7 @@ func newOptimizer(r *Run) (Stepper, error) {
 	if fields := refusals(r, key); len(fields) > 0 {
 		return nil, fields
 	}
-	return make(o), nil
+	return build(o), nil
 }
 
 // knownOptimizers lists the registry: adamw (torch foreach, fused, for-loop;

@@ -69,15 +69,15 @@ func (a *adafactor) init(r *Run, p *graph.Param) *factored {
 	}
 	s = &factored{}
 	a.state[p] = s
-	make := func(shape graph.Dims) *graph.Tensor {
+	state := func(shape graph.Dims) *graph.Tensor {
 		return r.M.Make(adafactorRule, graph.OptimizerState, graph.F32, shape)
 	}
 	if p.Shape.N < 2 {
-		s.whole = make(p.Shape)
+		s.whole = state(p.Shape)
 		return s
 	}
-	s.row = make(without(p.Shape, -1))
-	s.column = make(without(p.Shape, -2))
+	s.row = state(without(p.Shape, -1))
+	s.column = state(without(p.Shape, -2))
 	return s
 }
 

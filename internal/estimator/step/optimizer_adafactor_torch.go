@@ -42,15 +42,15 @@ func (a *torchAdafactor) init(r *Run, p *graph.Param) {
 	}
 	s := &factored{}
 	a.state[p] = s
-	make := func(shape graph.Dims) *graph.Tensor {
+	state := func(shape graph.Dims) *graph.Tensor {
 		return r.M.Make(torchAdafactorRule, graph.OptimizerState, p.DType, shape)
 	}
 	if p.Shape.N < 2 {
-		s.whole = make(p.Shape)
+		s.whole = state(p.Shape)
 		return
 	}
-	s.row = make(p.Shape.With(-1, 1))
-	s.column = make(p.Shape.With(-2, 1))
+	s.row = state(p.Shape.With(-1, 1))
+	s.column = state(p.Shape.With(-2, 1))
 }
 
 // oneByOne is _single_tensor_adafactor. Its names live from one parameter to

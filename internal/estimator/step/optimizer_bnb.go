@@ -19,11 +19,20 @@ type bitsAndBytes struct {
 var bnbRule = &graph.Rule{Name: "optimizer_state", Source: "bitsandbytes/optim/optimizer.py:init_state"}
 
 const (
-	bnbBlock    = 256  // elements that share a scale
 	bnbMin8Bit  = 4096 // parameters with fewer elements get 32-bit states
 	bnbMinPaged = 1e5  // parameters with fewer elements are not paged
 	bnbQMap     = 256  // entries of a code book, fp32
 )
+
+// smallBlocksSince is when 256 elements began to share a scale; before, 2048.
+var smallBlocksSince = spec.Version{0, 44}
+
+func bnbBlock(v spec.Version) int64 {
+	if v == (spec.Version{}) || v.AtLeast(smallBlocksSince) {
+		return 256
+	}
+	return 2048
+}
 
 func newBitsAndBytes(states int) func(*spec.Optimizer) Stepper {
 	return func(o *spec.Optimizer) Stepper {
@@ -43,24 +52,33 @@ func (b *bitsAndBytes) Step(r *Run) {
 }
 
 func (b *bitsAndBytes) init(r *Run, p *graph.Param) {
-	make := func(d graph.DType, shape graph.Dims) *graph.Tensor {
+	state := func(d graph.DType, shape graph.Dims) *graph.Tensor {
 		return r.M.Make(bnbRule, graph.OptimizerState, d, shape)
 	}
-	d := graph.F32
-	if b.bits == 8 && p.Numel() >= bnbMin8Bit && !r.Wide[p] {
-		d = graph.U8
+	d := bnbStateType(r, p, b.bits)
+	if d == graph.U8 {
 		for len(b.qmaps) < b.states {
-			b.qmaps = append(b.qmaps, make(graph.F32, graph.D(bnbQMap)))
+			b.qmaps = append(b.qmaps, state(graph.F32, graph.D(bnbQMap)))
 		}
 	}
 	if !b.paged || p.Numel() < bnbMinPaged { // paged states are managed memory, outside the allocator
 		for range b.states {
-			make(d, p.Shape)
+			state(d, p.Shape)
 		}
 	}
 	if d == graph.U8 {
+		block := bnbBlock(r.M.Versions.BitsAndBytes)
 		for range b.states {
-			make(graph.F32, graph.D((p.Numel()+bnbBlock-1)/bnbBlock))
+			state(graph.F32, graph.D((p.Numel()+block-1)/block))
 		}
 	}
+}
+
+// bnbStateType is the type of a parameter's states: small parameters, and
+// those the Trainer says, have them in fp32 whatever was asked for.
+func bnbStateType(r *Run, p *graph.Param, bits int) graph.DType {
+	if bits == 8 && p.Numel() >= bnbMin8Bit && !r.Wide[p] {
+		return graph.U8
+	}
+	return graph.F32
 }

@@ -19,11 +19,9 @@ func refusals(r *Run, k optimizerKey) fault.Fields {
 		fields.Add("training.optimizer.implementation", "fused", "foreach or for-loop: this torch has no fused Adagrad on CUDA", "foreach")
 	}
 	refuseMomentum(&fields, o, k)
-	if p := r.anyTrained(graph.BF16); p && r.scaling() {
-		fields.Add("training.grad_scaler", "true", "false with bf16 gradients, which GradScaler cannot unscale", "false")
-	}
-	if k.library == "bitsandbytes" && r.anyTrained(graph.BF16) && oneOf(k.name, "sgd", "rmsprop", "adagrad") {
-		fields.Add("training.optimizer", k, "adamw, adam or lion: bitsandbytes has no 32-bit kernel of "+k.name+" for bf16 gradients", "adamw")
+	refuseScaler(&fields, r, k)
+	if k.library == "bitsandbytes" && oneOf(k.name, "sgd", "rmsprop", "adagrad") && r.wideHalf(o.StateBits) {
+		fields.Add("training.optimizer", k, "adamw, adam or lion: bitsandbytes has no kernel of "+k.name+" for bf16 gradients and fp32 states", "adamw")
 	}
 	return fields
 }
@@ -36,13 +34,30 @@ func refuseForms(fields *fault.Fields, o *spec.Optimizer, k optimizerKey) {
 	if o.Paged && (k.library != "bitsandbytes" || !oneOf(k.name, "adamw", "adam", "lion")) {
 		fields.Add("training.optimizer.paged", "true", "false, or adamw, adam or lion of library bitsandbytes", "false")
 	}
-	for path, set := range map[string]bool{"in_backward": o.InBackward, "cpu_offload": o.CPUOffload} {
-		if set {
-			fields.Add("training.optimizer."+path, "true", "false: the engine has no rule for it", "false")
+	for _, s := range []struct {
+		key string
+		on  bool
+	}{{"in_backward", o.InBackward}, {"cpu_offload", o.CPUOffload}} {
+		if s.on {
+			fields.Add("training.optimizer."+s.key, "true", "false: the engine has no rule for it", "false")
 		}
 	}
 	if o.StateDType != "" && o.StateDType != spec.FP32 {
 		fields.Add("training.optimizer.state_dtype", string(o.StateDType), "unset: states have the optimizer's own type", "")
+	}
+}
+
+// refuseScaler reports gradients that torch's GradScaler does not unscale.
+func refuseScaler(fields *fault.Fields, r *Run, k optimizerKey) {
+	if !r.scaling() {
+		return
+	}
+	if r.anyTrained(graph.BF16) {
+		fields.Add("training.grad_scaler", "true", "false with bf16 gradients, which GradScaler cannot unscale", "false")
+	}
+	alone := k.implementation == "fused" && !enabled(r.Job.Training.GradClipping) // the kernel unscales
+	if r.anyTrained(graph.F16) && !alone {
+		fields.Add("training.grad_scaler", "true", "false with fp16 gradients, which GradScaler refuses to unscale", "false")
 	}
 }
 
@@ -80,6 +95,16 @@ func oneOf(s string, all ...string) bool {
 func (r *Run) anyTrained(d graph.DType) bool {
 	for _, p := range r.Params {
 		if p.DType == d {
+			return true
+		}
+	}
+	return false
+}
+
+// wideHalf reports whether a bf16 parameter gets fp32 states of bitsandbytes.
+func (r *Run) wideHalf(bits int) bool {
+	for _, p := range r.Params {
+		if p.DType == graph.BF16 && bnbStateType(r, p, bits) == graph.F32 {
 			return true
 		}
 	}

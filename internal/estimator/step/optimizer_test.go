@@ -153,6 +153,27 @@ func (l *shortForm) flush() {
 	l.freed = nil
 }
 
+// The code books and scales of a parameter of 1,000,000 elements before and
+// since bitsandbytes 0.44 (its change of the block size from 2048 to 256).
+func TestScalesOfBitsAndBytes(t *testing.T) {
+	for _, c := range []struct {
+		name, version string
+		want          int64
+	}{
+		{"blocks of 2048", "0.43.3", 2e6 + 2*4*489 + 2*1024},
+		{"blocks of 256", "0.44.0", 2e6 + 2*4*3907 + 2*1024},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			o := spec.Optimizer{Name: "adamw", Library: "bitsandbytes", StateBits: 8}
+			r := updateRun(t, update{Torch: "2.6.0", Optimizer: o, Params: [][2]any{{"bf16", []any{1000.0, 1000.0}}}})
+			r.M.Versions.BitsAndBytes = spec.ParseVersion(c.version)
+			r.M.Events()
+			r.stepOptimizer()
+			require.Equal(t, c.want, stateBytes(r.M.Events()))
+		})
+	}
+}
+
 // What is kept of a parameter of 1,000,000 elements, in a matrix. Adam: two
 // moments in the parameter's type. bitsandbytes: a byte a state and an fp32
 // scale per 256 elements; its two code books of 1,024 bytes are shared.
