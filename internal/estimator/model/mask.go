@@ -69,12 +69,21 @@ func hidesTokens(f *graph.Frame, in maskInputs, mask *graph.Tensor) bool {
 }
 
 // findPackedSequences is find_packed_sequence_indices: without mask and cache
-// it looks for sequences that begin again.
+// it looks for positions that do not follow on the one before.
 func findPackedSequences(f *graph.Frame, in maskInputs) {
 	f.Func(func(f *graph.Frame, _ ...*graph.Tensor) []*graph.Tensor {
 		batch, tokens := in.sizes()
-		first := f.Let("first_dummy_value", f.AddScalar(f.Empty(graph.I64, batch, 1)))
-		f.Let("position_diff", f.Sub(f.Cat(-1, first, f.Empty(graph.I64, batch, tokens)), first))
+		positions := f.Let("position_ids", f.Expand(in.positions, batch, tokens))
+		first := f.Let("first_dummy_value", f.AddScalar(f.Slice(positions, 1, 0, 1)))
+		difference := f.Let("position_diff", f.Func(func(f *graph.Frame, _ ...*graph.Tensor) []*graph.Tensor {
+			joined := f.Let("joined", f.Cat(-1, first, positions))
+			return one(f.Sub(f.Slice(joined, 1, 1, tokens+1), f.Slice(joined, 1, 0, tokens)))
+		})[0])
+		breaks := f.Let("breaks", f.Compare(difference, nil))
+		packed := f.Let("packed_sequence_mask", f.Empty(graph.I64, batch, tokens))
+		f.Drop(f.To(breaks, graph.I64)) // cumsum of booleans counts in integers
+		f.Del("breaks")
+		f.Drop(f.All(f.Compare(f.Slice(packed, 1, tokens-1, tokens), nil)))
 		return nil
 	})
 }
