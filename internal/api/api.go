@@ -3,7 +3,9 @@ package api
 import (
 	"cmp"
 	"context"
+	"encoding/json"
 	"fmt"
+	"io"
 	"log/slog"
 	"net/http"
 	"runtime/debug"
@@ -15,8 +17,10 @@ import (
 	"github.com/go-chi/chi/v5/middleware"
 
 	"memplan/internal/auth"
+	"memplan/internal/estimator"
 	"memplan/internal/obs"
 	"memplan/internal/planner"
+	"memplan/internal/wire"
 )
 
 // prefix is where version 1 of the interface is mounted.
@@ -46,7 +50,7 @@ func New(c Config) http.Handler {
 	r := chi.NewRouter()
 	r.Use(obs.Requests(c.Log, c.Metrics, routePattern), auth.Headers, s.recoverPanics,
 		auth.SameOrigin(refuse(http.StatusForbidden, "A browser sent this write from another site.")),
-		middleware.Compress(5, jsonType, problemType), middleware.GetHead)
+		middleware.Compress(5, append(traceTypes(), problemType)...), middleware.GetHead)
 	r.NotFound(refuse(http.StatusNotFound, "There is nothing at this address."))
 	r.MethodNotAllowed(methodNotAllowed)
 
@@ -70,6 +74,7 @@ func (s *server) version1(requestsPerMinute int) (http.Handler, http.HandlerFunc
 	r.Use(auth.RateLimit(requestsPerMinute, refuse(http.StatusTooManyRequests, "Too many requests from this address; try again in a minute.")))
 	api := humachi.New(r, s.humaConfig())
 	s.registerEstimates(api)
+	s.registerTraces(api)
 	s.registerChecks(api)
 	s.registerCatalog(api)
 	document := serveDocument(api.OpenAPI())
@@ -84,9 +89,25 @@ func (s *server) humaConfig() huma.Config {
 	c.CreateHooks = nil
 	c.OpenAPIPath, c.DocsPath, c.SchemasPath = "", "", ""
 	c.RejectUnknownQueryParameters = true
+	asJSON := huma.Format{Marshal: encode, Unmarshal: json.Unmarshal}
+	c.Formats = map[string]huma.Format{jsonType: asJSON, "json": asJSON}
 	c.Transformers = []huma.Transformer{s.transform}
 	describe(c.OpenAPI)
 	return c
+}
+
+// encode writes a body. Estimates are the wire's to write.
+func encode(w io.Writer, v any) error {
+	est, ok := v.(*estimator.Estimate)
+	if !ok {
+		return huma.DefaultJSONFormat.Marshal(w, v)
+	}
+	text, err := wire.EncodeEstimate(est)
+	if err != nil {
+		return err
+	}
+	_, err = w.Write(append(text, '\n'))
+	return err
 }
 
 // ready answers whether the store can be reached.

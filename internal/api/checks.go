@@ -7,6 +7,7 @@ import (
 	"github.com/danielgtaylor/huma/v2"
 
 	"memplan/internal/planner"
+	"memplan/internal/wire"
 )
 
 // checkInput is the job a launcher asks about.
@@ -58,7 +59,10 @@ func (s *server) createCheck(ctx context.Context, in *checkInput) (*checkOutput,
 		return nil, err
 	}
 	check, err := s.planner.Check(ctx, job)
-	check.Estimate = shown(check.Estimate)
+	if check.Estimate != nil {
+		est := wire.NonNull(*check.Estimate)
+		check.Estimate = &est
+	}
 	return &checkOutput{Body: check}, err
 }
 

@@ -97,13 +97,13 @@ func (s *server) createEstimate(ctx context.Context, in *estimateInput) (*estima
 	}
 	if !in.Save {
 		est, err := s.planner.Estimate(ctx, job)
-		return &estimateOutput{Status: http.StatusOK, Body: shown(est)}, err
+		return &estimateOutput{Status: http.StatusOK, Body: est}, err
 	}
 	est, err := s.planner.Save(ctx, job, in.Key)
 	if err != nil {
 		return nil, err
 	}
-	return &estimateOutput{Status: http.StatusCreated, Location: prefix + "/estimates/" + est.ID, Body: shown(est)}, nil
+	return &estimateOutput{Status: http.StatusCreated, Location: prefix + "/estimates/" + est.ID, Body: est}, nil
 }
 
 func (s *server) createEstimates(ctx context.Context, in *batchInput) (*batchOutput, error) {
@@ -126,7 +126,7 @@ func (s *server) createEstimates(ctx context.Context, in *batchInput) (*batchOut
 		jobs, place = append(jobs, job), append(place, i)
 	}
 	for i, o := range s.planner.EstimateBatch(ctx, jobs, in.Save) {
-		items[place[i]].estimate = shown(o.Estimate)
+		items[place[i]].estimate = o.Estimate
 		if o.Err != nil {
 			items[place[i]].problem = s.problemOf(ctx, o.Err)
 		}
@@ -159,14 +159,5 @@ func (s *server) listEstimates(ctx context.Context, in *listInput) (*listOutput,
 
 func (s *server) getEstimate(ctx context.Context, in *savedInput) (*savedOutput, error) {
 	est, err := s.planner.Saved(ctx, in.ID)
-	return &savedOutput{Body: shown(est)}, err
-}
-
-// shown is an estimate as the wire has it: no list of it is null.
-func shown(est *estimator.Estimate) *estimator.Estimate {
-	if est == nil {
-		return nil
-	}
-	e := wire.NonNull(*est)
-	return &e
+	return &savedOutput{Body: est}, err
 }

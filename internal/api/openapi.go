@@ -61,7 +61,7 @@ func (b batchItem) MarshalJSON() ([]byte, error) {
 	if b.problem != nil {
 		return json.Marshal(b.problem)
 	}
-	return json.Marshal(b.estimate)
+	return wire.EncodeEstimate(b.estimate)
 }
 
 // Schema implements huma.SchemaProvider.
