@@ -183,7 +183,8 @@ func (f *Frame) Matmul(a, b *Tensor) *Tensor {
 	f.rule = bmmRule
 	bs := f.lower(b)
 	as := f.lower(a)
-	f.consume(a, b)
+	f.retain(as) // the caller's arguments, and autocast's wrapper, hold on to the end
+	f.retain(bs)
 	lead := as.Shape
 	lead.N -= 2
 	fold := func(t *Tensor) *Tensor {
@@ -193,5 +194,8 @@ func (f *Frame) Matmul(a, b *Tensor) *Tensor {
 	shape := as.Shape.With(-1, bs.Shape.At(-1))
 	left := fold(as)
 	right := fold(bs)
-	return f.View(f.bmm(left, right), shape.Slice()...)
+	out := f.View(f.bmm(left, right), shape.Slice()...)
+	f.letGo(as, bs)
+	f.consume(a, b)
+	return out
 }
