@@ -54,7 +54,7 @@ func diff(w io.Writer, jobFile, traceFile string) error {
 		}
 	}
 	fmt.Fprintf(w, "%d events here, %d in the trace, %d differ\n", len(ours), len(real), bad)
-	if bad > 0 || len(ours) != len(real) {
+	if bad > 0 || len(ours) < len(real) { // a trace may end before our last step
 		return fmt.Errorf("the event streams differ")
 	}
 	return nil

@@ -13,11 +13,22 @@ func buildOf(job spec.Job, v spec.Versions) model.Build {
 		Versions:  v,
 		DType:     DTypeOf(t.WeightsDType),
 		Attention: model.Attention{Kernel: t.Attention.Kernel, Backend: t.Attention.Backend},
-		// A plain loop leaves the config's use_cache, which checkpointing
-		// turns off; the Trainer turns it off itself, and so are loops over
-		// several ranks taken to.
-		UseCache: job.Runtime.Trainer == "plain" && job.Parallelism.Ranks() == 1 && (t.Checkpointing.Mode == "none" || t.Checkpointing.Mode == ""),
+		UseCache:  usesCache(&job, v),
 	}
+}
+
+// trainerDropsCacheSince is the first transformers whose Trainer sets use_cache
+// to false.
+var trainerDropsCacheSince = spec.Version{5}
+
+// usesCache reports whether the model fills a key-value cache while it trains:
+// the config's default is yes, checkpointing turns it off, and so do newer
+// Trainers. Loops over several ranks are taken to turn it off.
+func usesCache(j *spec.Job, v spec.Versions) bool {
+	if j.Training.Checkpointing.Mode == "full" || j.Parallelism.Ranks() > 1 {
+		return false
+	}
+	return j.Runtime.Trainer == "plain" || v.Transformers.Before(trainerDropsCacheSince)
 }
 
 // requireInputGrads is enable_input_require_grads: a hook makes the embedding's

@@ -16,7 +16,8 @@ type ddp struct {
 	buckets  []*graph.Tensor
 	ready    []*graph.Param // in the order gradients were complete in the first backward
 	rebuilt  bool
-	buffers  int64 // bytes of the module's buffers, synchronised before each forward
+	buffers  int64 // bytes of the module's buffers
+	quiet    bool  // the last forward ran under no_sync, so buffers are as they were
 }
 
 const (
@@ -156,8 +157,12 @@ func reversed(ps []*graph.Param) []*graph.Param {
 }
 
 // gradientReady is the reducer's hook: the gradient is copied to its bucket,
-// or, with views, becomes the bucket's part of it.
+// or, with views, becomes the bucket's part of it. Micro batches before the
+// last run under no_sync, where it does nothing.
 func (d *ddp) gradientReady(r *Run, p *graph.Param) {
+	if !r.lastMicro {
+		return
+	}
 	if !d.rebuilt {
 		d.ready = append(d.ready, p)
 	}
@@ -179,9 +184,11 @@ func (d *ddp) beforeForward(r *Run) {
 		r.M.Forget(sizes)
 		r.M.Forget(indices)
 		d.fill(r, order, []units.Bytes{firstBucket, d.capacity})
-		return
 	}
-	r.M.Scratch(broadcastRule, graph.Temporaries, d.buffers)
+	if !d.quiet {
+		r.M.Scratch(broadcastRule, graph.Temporaries, d.buffers)
+	}
+	d.quiet = !r.lastMicro
 }
 
 // uniqueParams drops repetitions: with accumulation a parameter is ready once

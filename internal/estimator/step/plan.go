@@ -102,10 +102,12 @@ type Run struct {
 
 	trainer trainer
 	ddp     *ddp // nil on one rank
-	phase   Phase
-	total   int64
-	program allocator.Program
-	parts   []allocator.Part
+	// lastMicro is set during the micro batch whose gradients are exchanged.
+	lastMicro bool
+	phase     Phase
+	total     int64
+	program   allocator.Program
+	parts     []allocator.Part
 }
 
 func newRun(job spec.Job, device graph.Device) (*Run, error) {
@@ -177,6 +179,7 @@ func (r *Run) step(ph Phase) {
 	r.parts = nil
 	n := max(1, r.Job.Training.GradAccumSteps)
 	for i := 0; i < n; i++ {
+		r.lastMicro = i == n-1
 		r.trainer.micro(r, i, n)
 		middle := i > 0 && i < n-1
 		events := r.M.Events()
