@@ -15,7 +15,7 @@ import (
 
 // traceInput asks for the events of a kept estimate.
 type traceInput struct {
-	savedInput
+	ID     string `path:"id" doc:"The id an estimate was given when it was kept." example:"est_mfzw6ylunbqxe2lp"`
 	Format string `query:"format" enum:"events,memory_viz,chrome" doc:"events: JSON, an event a line. memory_viz: the pickle that torch.cuda.memory._dump_snapshot writes, for https://pytorch.org/memory_viz. chrome: for chrome://tracing and https://ui.perfetto.dev. Without it, Accept decides, and else it is events."`
 	Accept string `header:"Accept" hidden:"true"` // OpenAPI says it with the responses
 }
@@ -32,8 +32,8 @@ func (in *traceInput) format() snapshot.Format {
 	return cmp.Or(snapshot.Format(in.Format), accepted, snapshot.Events)
 }
 
-// traceDocument is the events format, for the OpenAPI document.
-type traceDocument struct {
+// trace is the events format, for the OpenAPI document.
+type trace struct {
 	Version int                    `json:"version" doc:"Of the format."`
 	Engine  estimator.Engine       `json:"engine" doc:"What made the trace: the engine that runs now."`
 	Events  []estimator.TraceEvent `json:"events" doc:"In order."`
@@ -50,7 +50,7 @@ func traceTypes() []string {
 
 // registerTraces adds the operation on traces.
 func (s *server) registerTraces(api huma.API) {
-	document := api.OpenAPI().Components.Schemas.Schema(reflect.TypeFor[traceDocument](), true, "Trace")
+	document := api.OpenAPI().Components.Schemas.Schema(reflect.TypeFor[trace](), true, "Trace")
 	register(s, api, huma.Operation{
 		OperationID: "getTrace", Method: http.MethodGet, Path: "/estimates/{id}/trace", Tags: []string{"estimates"},
 		Summary: "Every event of a kept estimate's job",

@@ -27,5 +27,10 @@ func (p *Planner) TraceJob(ctx context.Context, job spec.Job) (*estimator.Record
 	if err != nil {
 		return nil, err
 	}
-	return guarded(func() (*estimator.Recording, error) { return estimator.Trace(r.job, r.device, r.coefficients) })
+	recording, err := guarded(func() (*estimator.Recording, error) { return estimator.Trace(r.job, r.device, r.coefficients) })
+	if err != nil {
+		return nil, err
+	}
+	recording.Engine.Catalog = p.catalog.Version()
+	return recording, nil
 }

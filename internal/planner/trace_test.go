@@ -44,7 +44,7 @@ func TestTraceOfAKeptAnswer(t *testing.T) {
 			}
 			require.Equal(t, want, highest(kept))
 			require.Equal(t, want, highest(fresh))
-			require.Equal(t, est.Engine.Version, kept.Engine.Version)
+			require.Equal(t, est.Engine, kept.Engine)
 		})
 	}
 }
