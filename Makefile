@@ -1,5 +1,5 @@
 # memplan needs only Go to build, run and test. What some tests use beside it
-# (Postgres, Chromium) is installed by `make deps`; without it they are skipped.
+# (Postgres, Chromium, Python) is installed by `make deps`; without it they are skipped.
 
 GO        ?= go
 ADDR      ?=
@@ -49,9 +49,9 @@ fuzz: ## every fuzz target for $(FUZZTIME)
 	  done; \
 	done
 
-deps: ## on Debian: the Postgres and the Chromium that tests use
+deps: ## on Debian: the Postgres, Chromium and Python that tests use
 	$(SUDO) apt-get update
-	$(SUDO) env DEBIAN_FRONTEND=noninteractive apt-get install -y --no-install-recommends postgresql chromium
+	$(SUDO) env DEBIAN_FRONTEND=noninteractive apt-get install -y --no-install-recommends postgresql chromium python3
 
 cover: ## bin/cover.html, and the share of statements that tests reach
 	@mkdir -p bin
