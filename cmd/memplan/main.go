@@ -41,6 +41,7 @@ type command struct {
 	Estimate estimateCommand `cmd:"" help:"What a job needs at its peak, and whether it fits its target."`
 	Check    checkCommand    `cmd:"" help:"Whether a job may start: the exit code says it."`
 	Fits     fitsCommand     `cmd:"" help:"The largest micro batch of a job that fits each card."`
+	Trace    traceCommand    `cmd:"" help:"Every allocation and free of a job, for memory_viz, Chrome or scripts."`
 	Models   modelsCommand   `cmd:"" help:"Models known by id."`
 	GPUs     gpusCommand     `cmd:"" name:"gpus" help:"Cards known by name."`
 }

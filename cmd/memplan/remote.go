@@ -17,6 +17,7 @@ import (
 	"memplan/internal/estimator/spec"
 	"memplan/internal/fault"
 	"memplan/internal/planner"
+	"memplan/internal/snapshot"
 	"memplan/internal/wire"
 )
 
@@ -25,6 +26,7 @@ type backend interface {
 	Estimate(ctx context.Context, job spec.Job) (*estimator.Estimate, error)
 	Check(ctx context.Context, job spec.Job) (planner.Check, error)
 	Fits(ctx context.Context, job spec.Job, gpus []string) ([]planner.Fit, error)
+	WriteTrace(ctx context.Context, job spec.Job, format snapshot.Format, w io.Writer) error
 	Models(ctx context.Context, query string, limit int) ([]catalog.Model, error)
 	GPUs(ctx context.Context) ([]catalog.GPU, error)
 }
@@ -111,20 +113,31 @@ func (r remote) post(ctx context.Context, path string, job spec.Job, into any) e
 	if err != nil {
 		return err
 	}
-	req, err := http.NewRequestWithContext(ctx, http.MethodPost, r.base+path, bytes.NewReader(body))
+	req, err := r.request(ctx, http.MethodPost, path, body)
 	if err != nil {
-		return fault.New(fault.Invalid, "--server: %v", err)
+		return err
 	}
-	req.Header.Set("Content-Type", "application/json")
 	return r.do(req, into)
 }
 
 func (r remote) get(ctx context.Context, path string, into any) error {
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, r.base+path, nil)
+	req, err := r.request(ctx, http.MethodGet, path, nil)
 	if err != nil {
-		return fault.New(fault.Invalid, "--server: %v", err)
+		return err
 	}
 	return r.do(req, into)
+}
+
+// request is a request with a body in JSON, or none.
+func (r remote) request(ctx context.Context, method, path string, body []byte) (*http.Request, error) {
+	req, err := http.NewRequestWithContext(ctx, method, r.base+path, bytes.NewReader(body))
+	if err != nil {
+		return nil, fault.New(fault.Invalid, "--server: %v", err)
+	}
+	if body != nil {
+		req.Header.Set("Content-Type", "application/json")
+	}
+	return req, nil
 }
 
 // do sends a request and reads its answer. Whatever does not speak the
@@ -145,9 +158,14 @@ func (r remote) do(req *http.Request, into any) error {
 		}
 		return nil
 	}
+	return refusal(res.StatusCode, body)
+}
+
+// refusal is what an answer other than success says.
+func refusal(status int, body []byte) error {
 	var p problem
 	_ = json.Unmarshal(body, &p) // what is no problem document has no detail, only a status
-	return p.fault(res.StatusCode)
+	return p.fault(status)
 }
 
 // problem is the server's description of a failure.
