@@ -7,6 +7,7 @@ var (
 	logicalRule    = &Rule{Name: "bitwise_and", Source: "aten/src/ATen/native/BinaryOps.cpp"}
 	allRule        = &Rule{Name: "all", Source: "aten/src/ATen/native/ReduceOps.cpp:allany_impl"}
 	sumRule        = &Rule{Name: "sum", Source: "aten/src/ATen/native/ReduceOps.cpp:sum_out"}
+	cumsumRule     = &Rule{Name: "cumsum", Source: "aten/src/ATen/native/cuda/ScanKernels.cpp"}
 	maskedFillRule = &Rule{Name: "masked_fill", Source: "aten/src/ATen/native/cuda/TensorFactories.cu"}
 	triuRule       = &Rule{Name: "triu", Source: "aten/src/ATen/native/cuda/TriangularOps.cu"}
 	gatherRule     = &Rule{Name: "index", Source: "aten/src/ATen/native/TensorAdvancedIndexing.cpp"}
@@ -62,6 +63,23 @@ func (f *Frame) Sum(x *Tensor) *Tensor {
 	out := f.alloc(D(), I64)
 	wide := f.alloc(x.Shape, I64)
 	f.reduceScratch(reductionOf(wide, [MaxDims]bool{}))
+	f.release(wide)
+	f.consume(x)
+	return f.produce(out)
+}
+
+// Cumsum is x.cumsum(-1) of booleans, counted in int64. One row alone is
+// scanned by CUB, whose blocks of 128 threads with 7 elements each leave a
+// word of 16 bytes to the next (aten/src/ATen/native/cuda/ScanUtils.cuh;
+// cub/agent/single_pass_scan_operators.cuh; measured from 1 to 131072 elements).
+func (f *Frame) Cumsum(x *Tensor) *Tensor {
+	f.rule = cumsumRule
+	out := f.alloc(x.Shape, I64)
+	wide := f.alloc(x.Shape, I64)
+	if n := x.Shape.At(-1); n == x.Numel() {
+		const align, block, lookBack, word = 256, 128 * 7, 32, 16
+		f.scratch(roundUp(word*(divUp(n, block)+lookBack), align)+2*align-1, Temporaries)
+	}
 	f.release(wide)
 	f.consume(x)
 	return f.produce(out)

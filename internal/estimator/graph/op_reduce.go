@@ -49,7 +49,7 @@ func (f *Frame) softmax(r *Rule, x *Tensor, d DType) *Tensor {
 		d = F32
 	}
 	from := d
-	if x.DType == F16 && d == F32 && r == softmaxRule && !f.autocast.on {
+	if x.DType == F16 && d == F32 && r == softmaxRule { // in the kernel, under autocast too: it only sets the type
 		from = F16
 	} else if x.DType != d {
 		x = f.To(x, d)

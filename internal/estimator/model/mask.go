@@ -79,10 +79,7 @@ func findPackedSequences(f *graph.Frame, in maskInputs) {
 			joined := f.Let("joined", f.Cat(-1, first, positions))
 			return one(f.Sub(f.Slice(joined, 1, 1, tokens+1), f.Slice(joined, 1, 0, tokens)))
 		})[0])
-		breaks := f.Let("breaks", f.Compare(difference, nil))
-		packed := f.Let("packed_sequence_mask", f.Empty(graph.I64, batch, tokens))
-		f.Drop(f.To(breaks, graph.I64)) // cumsum of booleans counts in integers
-		f.Del("breaks")
+		packed := f.Let("packed_sequence_mask", f.Cumsum(f.Compare(difference, nil)))
 		f.Drop(f.All(f.Compare(f.Slice(packed, 1, tokens-1, tokens), nil)))
 		return nil
 	})
