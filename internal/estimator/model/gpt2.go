@@ -73,9 +73,14 @@ func conv1D(d graph.DType, out, in int64) *graph.Module {
 type gpt2Context struct{ decoderContext }
 
 // beside is what a block is called with beside the hidden states: the mask by
-// position, the position ids by keyword.
-func (c *gpt2Context) beside() (args, bound []*graph.Tensor) {
-	return []*graph.Tensor{c.mask}, []*graph.Tensor{c.positions}
+// position, and later the position ids by keyword.
+func (c *gpt2Context) beside(v spec.Versions) func() (args, bound []*graph.Tensor) {
+	return func() (args, bound []*graph.Tensor) {
+		if v.Transformers.Before(keywordsSince) {
+			return []*graph.Tensor{c.mask}, nil
+		}
+		return []*graph.Tensor{c.mask}, []*graph.Tensor{c.positions}
+	}
 }
 
 // gpt2Attention is multi-head attention over one product for queries, keys and
@@ -179,7 +184,7 @@ func gpt2Block(g gpt2Config, b Build, ctx *gpt2Context) *graph.Module {
 	attn := m.Child("attn", gpt2Attention(g, b, ctx))
 	ln2 := m.Child("ln_2", layerNorm(b.DType, g.hidden))
 	mlp := m.Child("mlp", gpt2MLP(g, b.DType))
-	m.Beside = ctx.beside
+	m.Beside = ctx.beside(b.Versions)
 	m.Forward = func(f *graph.Frame, in ...*graph.Tensor) []*graph.Tensor {
 		residual := f.Let("residual", in[0])
 		hidden := f.Let("hidden_states", f.Call1(ln1, in[0]))
