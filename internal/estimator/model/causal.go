@@ -73,8 +73,9 @@ func (lm *causalLM) run(f *graph.Frame, b Batch) Outputs {
 	if lm.build.UseCache {
 		lm.ctx.cache = &keyValueCache{copies: lm.build.Versions.Transformers.AtLeast(copyingCacheSince)}
 	}
+	tokens, mask := b.Tensor(InputIDs), b.Tensor(AttentionMask)
 	out := f.Func(func(f *graph.Frame, in ...*graph.Tensor) []*graph.Tensor {
-		hidden := f.Let("hidden_states", f.Call1(lm.base, b.Tokens, b.Mask))
+		hidden := f.Let("hidden_states", f.Call1(lm.base, tokens, mask))
 		kept := hidden
 		if lm.slices {
 			kept = f.SliceWhole(hidden, 3)
@@ -82,7 +83,7 @@ func (lm *causalLM) run(f *graph.Frame, b Batch) Outputs {
 		logits := f.Let("logits", f.Call1(lm.head, kept))
 		loss := f.Let("loss", causalLMLoss(f, b, logits))
 		return []*graph.Tensor{loss, logits}
-	}, b.Tokens, b.Mask, b.Labels)
+	}, tokens, mask, b.Tensor(Labels))
 	o := Outputs{Loss: f.Own(out[0]), Logits: f.Own(out[1])}
 	if lm.ctx.cache != nil {
 		o.Cache = lm.ctx.cache.tensors
@@ -103,7 +104,7 @@ func causalLMLoss(f *graph.Frame, b Batch, logits *graph.Tensor) *graph.Tensor {
 			loss = f.Let("loss", f.MulScalar(loss))
 		}
 		return one(loss)
-	}, logits, b.Labels)[0]
+	}, logits, b.Tensor(Labels))[0]
 }
 
 func shiftedCrossEntropy(f *graph.Frame, in ...*graph.Tensor) *graph.Tensor {

@@ -6,6 +6,8 @@
 package model
 
 import (
+	"slices"
+
 	"memplan/internal/estimator/graph"
 	"memplan/internal/estimator/spec"
 	"memplan/internal/fault"
@@ -35,6 +37,10 @@ type Build struct {
 	DType     graph.DType // of the weights
 	Attention Attention
 	UseCache  bool // the model fills a key-value cache in training
+	// Objective is the job's: it decides the head where the config names none.
+	Objective string
+	// Classes is how many classes the job has, 0 where it does not say.
+	Classes int64
 }
 
 // Attention is the kernel the model's attention runs.
@@ -48,8 +54,13 @@ type Network struct {
 	Root *graph.Module
 	// Blocks are the repeated layers, the unit of checkpointing and sharding.
 	Blocks []*graph.Module
+	// Inputs are the tensors of a batch, in the order they are moved to the
+	// card; nil is TokenInputs.
+	Inputs func(s Sizes) []Input
 	// Forward runs the model with its loss.
 	Forward func(f *graph.Frame, b Batch) Outputs
+	// Items says how a Trainer counts the items of a batch for the loss.
+	Items Items
 	// Head is the output layer of a language model, nil where there is none
 	// (get_output_embeddings).
 	Head *graph.Module
@@ -57,48 +68,17 @@ type Network struct {
 	Embeddings *graph.Module
 }
 
-// Batch is the tensors of one micro batch, on the card.
-type Batch struct {
-	Tokens *graph.Tensor // input ids [batch, tokens]
-	Mask   *graph.Tensor // attention mask [batch, tokens], or nil
-	Labels *graph.Tensor
-	Padded bool // the mask hides some tokens
-	// Counted says that the trainer passes the number of labels it counted,
-	// by which the summed loss is divided: NumItems, or a Python number when
-	// that is nil.
-	Counted  bool
-	NumItems *graph.Tensor
-}
-
-// Hold takes references to the batch's tensors, given back with Release.
-func (b Batch) Hold(f *graph.Frame) Batch {
-	for _, t := range []**graph.Tensor{&b.Tokens, &b.Mask, &b.Labels} {
-		if *t != nil {
-			*t = f.Keep(*t)
-		}
-	}
-	return b
-}
-
-// Release gives back what Hold took.
-func (b *Batch) Release(f *graph.Frame) {
-	for _, t := range []*graph.Tensor{b.Tokens, b.Mask, b.Labels} {
-		if t != nil {
-			f.Forget(t)
-		}
-	}
-	*b = Batch{}
-}
-
 // Outputs is what the model returns: whoever holds it keeps these alive.
 type Outputs struct {
 	Loss, Logits *graph.Tensor
-	Cache        []*graph.Tensor
+	// Others are the output's further tensors, in the order of its fields.
+	Others []*graph.Tensor
+	Cache  []*graph.Tensor
 }
 
 // Release lets the outputs go.
 func (o *Outputs) Release(f *graph.Frame) {
-	for _, t := range append([]*graph.Tensor{o.Loss, o.Logits}, o.Cache...) {
+	for _, t := range slices.Concat([]*graph.Tensor{o.Loss, o.Logits}, o.Others, o.Cache) {
 		if t != nil {
 			f.Forget(t)
 		}

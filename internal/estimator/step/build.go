@@ -14,7 +14,17 @@ func buildOf(job spec.Job, v spec.Versions) model.Build {
 		DType:     DTypeOf(t.WeightsDType),
 		Attention: model.Attention{Kernel: t.Attention.Kernel, Backend: t.Attention.Backend},
 		UseCache:  usesCache(&job, v),
+		Objective: t.Objective,
+		Classes:   classesOf(t),
 	}
+}
+
+// classesOf is the number of classes the job names, 0 for none.
+func classesOf(t *spec.Training) int64 {
+	if t.NumClasses == nil {
+		return 0
+	}
+	return int64(*t.NumClasses)
 }
 
 // trainerDropsCacheSince is the first transformers whose Trainer sets use_cache

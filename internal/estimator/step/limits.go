@@ -42,7 +42,7 @@ func beyond(j *spec.Job) fault.Fields {
 	oneOf("training.precision", string(t.Precision), "fp32", "tf32", "bf16", "fp16", "bf16-mixed", "fp16-mixed")
 	oneOf("training.weights_dtype", string(t.WeightsDType), "fp32", "bf16", "fp16")
 	oneOf("training.master_weights", t.MasterWeights, "none")
-	oneOf("training.objective", t.Objective, "sft", "pretrain")
+	oneOf("training.objective", t.Objective, "sft", "pretrain", "classification")
 	oneOf("training.packing", t.Packing, "none", "concatenated")
 	oneOf("training.activation_checkpointing", t.Checkpointing.Mode, "none", "full")
 	oneOf("training.attention", t.Attention.Kernel, "sdpa", "flash", "eager", "math")

@@ -57,7 +57,9 @@ func (h *hfLoop) collect(r *Run, n int) {
 	for i := range fresh {
 		r.moveBatch()
 		fresh[i] = r.Batch.Hold(r.Loop)
-		r.Loop.Del("input_ids", "attention_mask", "labels")
+		for _, in := range r.Batch.Inputs {
+			r.Loop.Del(in.Name)
+		}
 	}
 	items := h.countItems(r, fresh)
 	for i := range h.batches {
@@ -70,15 +72,20 @@ func (h *hfLoop) collect(r *Run, n int) {
 	h.batches, h.numItems = fresh, items
 }
 
-// countItems sums labels.ne(-100) over the batches.
+// countItems sums labels.ne(-100) over the batches. Before 4.50 it does so for
+// every batch with labels, since then where the model takes the number.
 func (h *hfLoop) countItems(r *Run, batches []model.Batch) *graph.Tensor {
 	m := r.M
+	items := r.Net.Items
+	if batches[0].Tensor(model.Labels) == nil || h.divides && items.Uncounted {
+		return nil
+	}
 	long := func() *graph.Tensor { return m.Make(countRule, graph.Temporaries, graph.I64, graph.D()) }
 	var sums []*graph.Tensor
 	var total *graph.Tensor
 	for _, b := range batches {
-		shape := b.Labels.Shape
-		if h.divides {
+		shape := b.Tensor(model.Labels).Shape
+		if h.divides && !items.Aligned {
 			shape = shape.With(-1, shape.At(-1)-1) // labels[..., 1:]
 		}
 		valid := m.Make(countRule, graph.Temporaries, graph.Bool, shape)
@@ -119,7 +126,7 @@ func (h *hfLoop) countItems(r *Run, batches []model.Batch) *graph.Tensor {
 // fp32 after it. The outputs die when it returns; the loss is the caller's.
 func (h *hfLoop) computeLoss(r *Run) *graph.Tensor {
 	f := r.Loop
-	r.Batch.NumItems, r.Batch.Counted = h.numItems, true
+	r.Batch.NumItems, r.Batch.Counted = h.numItems, h.counted(r)
 	var out model.Outputs
 	run := func() { out = r.callModel(f) }
 	if d := r.Job.Training.Precision.Mixed(); d != "" {
@@ -127,16 +134,47 @@ func (h *hfLoop) computeLoss(r *Run) *graph.Tensor {
 	} else {
 		run()
 	}
-	if h.divides {
-		out.Loss = f.Own(f.MulScalarInPlace(f.Give(out.Loss))) // loss *= number of processes
-	}
 	if r.Job.Training.Precision.Mixed() != "" {
-		logits := f.To(f.Give(out.Logits), graph.F32) // convert_outputs_to_fp32
-		out.Logits = f.Own(logits)
+		convertOutputs(f, &out)
+	}
+	if h.numItems != nil {
+		out.Loss = f.Own(f.MulScalarInPlace(f.Give(out.Loss))) // loss *= number of processes
 	}
 	loss := f.Keep(out.Loss)
 	out.Release(f)
+	if h.averages(r) {
+		loss = f.Own(f.MulScalar(f.Give(loss)))
+	}
 	return loss
+}
+
+// convertOutputs is accelerate's convert_outputs_to_fp32: field by field, and
+// then the old output goes.
+func convertOutputs(f *graph.Frame, out *model.Outputs) {
+	converted := model.Outputs{Loss: f.Own(f.To(out.Loss, graph.F32)), Cache: out.Cache}
+	if out.Logits != nil {
+		converted.Logits = f.Own(f.To(out.Logits, graph.F32))
+	}
+	for _, t := range out.Others {
+		converted.Others = append(converted.Others, f.Own(f.To(t, graph.F32)))
+	}
+	out.Cache = nil
+	out.Release(f)
+	*out = converted
+}
+
+// counted reports whether the model is passed the number of labels.
+func (h *hfLoop) counted(r *Run) bool {
+	return !r.Net.Items.Uncounted && r.Batch.Tensor(model.Labels) != nil
+}
+
+// averages reports whether the Trainer divides the loss by the number of micro
+// batches: where the loss was not divided by the number of labels.
+func (h *hfLoop) averages(r *Run) bool {
+	if h.divides {
+		return !h.counted(r)
+	}
+	return r.Net.Items.Uncounted
 }
 
 // backward is accelerator.backward: the loss divided by accelerate's own

@@ -98,23 +98,33 @@ func (p *plainLoop) finish(r *Run) {
 	r.End(OptimizerPart)
 }
 
-// moveBatch copies a batch to the card; the one before dies when the name is
+// moveBatch copies a batch to the card; the one before dies when its names are
 // bound again.
 func (r *Run) moveBatch() {
-	f, t := r.Loop, &r.Job.Training
-	b, s := int64(t.MicroBatchSize), int64(t.SequenceLength)
-	move := func() *graph.Tensor { return f.Input(graph.I64, b, s) }
-	tokens := move()
-	var mask *graph.Tensor
-	if t.Padding != "none" && t.Padding != "" {
-		mask = move()
+	b := model.Batch{Inputs: r.inputs(), Padded: r.Job.Training.Padding == "mask"}
+	for _, in := range b.Inputs {
+		b.Tensors = append(b.Tensors, r.Loop.Input(in.DType, in.Shape.Slice()...))
 	}
-	labels := move()
-	r.Batch = model.Batch{Tokens: f.Let("input_ids", tokens), Labels: labels, Padded: t.Padding == "mask"}
-	if mask != nil {
-		r.Batch.Mask = f.Let("attention_mask", mask)
+	for i, in := range b.Inputs {
+		r.Loop.Let(in.Name, b.Tensors[i])
 	}
-	f.Let("labels", labels)
+	r.Batch = b
+}
+
+// inputs are the tensors of a micro batch, as the network takes them.
+func (r *Run) inputs() []model.Input {
+	t := &r.Job.Training
+	s := model.Sizes{
+		Batch: int64(t.MicroBatchSize), Tokens: int64(t.SequenceLength), DecoderTokens: int64(t.DecoderLength),
+		Masked: t.Padding != "none" && t.Padding != "", Continuous: DTypeOf(t.WeightsDType),
+	}
+	if t.Precision.Mixed() != "" {
+		s.Continuous = graph.F32 // autocast takes it from there
+	}
+	if r.Net.Inputs == nil {
+		return model.TokenInputs(s)
+	}
+	return r.Net.Inputs(s)
 }
 
 // zeroGrad drops every gradient, or fills it with zeros in place.
