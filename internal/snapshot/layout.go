@@ -112,8 +112,11 @@ func (l *layout) segment(p piece, living []int64) dict {
 		b := l.blocks[address]
 		gap(address)
 		blocks = append(blocks, dict{
-			{"address", address}, {"size", int64(b.Block)}, {"requested_size", int64(b.Bytes)},
-			{"state", "active_allocated"}, {"frames", frames(&b)},
+			{"address", address},
+			{"size", int64(b.Block)},
+			{"requested_size", int64(b.Bytes)},
+			{"state", "active_allocated"},
+			{"frames", frames(&b)},
 		})
 		at = address + int64(b.Block)
 		allocated += b.Block

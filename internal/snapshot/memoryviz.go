@@ -15,7 +15,7 @@ import (
 // event's index. Stacks are what made a storage instead of Python's: operation,
 // modules from the inside out, part, phase.
 func writeMemoryViz(w *bufio.Writer, r *estimator.Recording) error {
-	v := &visualized{}
+	v := &visualised{}
 	return pickle(w, dict{
 		{"device_traces", []any{v.trace(r)}},
 		{"segments", later(v.segments)},
@@ -24,15 +24,15 @@ func writeMemoryViz(w *bufio.Writer, r *estimator.Recording) error {
 	})
 }
 
-// visualized follows the events while they are written.
-type visualized struct {
+// visualised follows the events while they are written.
+type visualised struct {
 	layout
 	annotations []any
 	began       int // the event with which the present part began
 }
 
 // trace is device_traces[0].
-func (v *visualized) trace(r *estimator.Recording) list {
+func (v *visualised) trace(r *estimator.Recording) list {
 	return func(yield func(any) bool) {
 		for e := range r.Events() {
 			v.enter(&e)
@@ -105,7 +105,7 @@ func frame(name, file string) shared {
 }
 
 // annotate notes the part that a mark ends.
-func (v *visualized) annotate(mark *estimator.TraceEvent) {
+func (v *visualised) annotate(mark *estimator.TraceEvent) {
 	name := strings.TrimSuffix(mark.Phase+"/"+mark.Part, "/")
 	for _, x := range []struct {
 		stage string

@@ -79,45 +79,45 @@ func pickle(w *bufio.Writer, v any) error {
 func (p *pickler) op(b ...byte) { _, _ = p.w.Write(b) }
 
 func (p *pickler) value(v any) {
-	switch v := v.(type) {
+	switch x := v.(type) {
 	case nil:
 		p.op(opNone)
 	case bool:
-		if v {
+		if x {
 			p.op(opTrue)
 		} else {
 			p.op(opFalse)
 		}
 	case int:
-		p.integer(int64(v))
+		p.integer(int64(x))
 	case int64:
-		p.integer(v)
+		p.integer(x)
 	case float64:
-		p.op(binary.BigEndian.AppendUint64([]byte{opBinFloat}, math.Float64bits(v))...)
+		p.op(binary.BigEndian.AppendUint64([]byte{opBinFloat}, math.Float64bits(x))...)
 	case string:
-		p.once(v, func() { p.text(v) })
+		p.once(v, func() { p.text(x) }) // v: it is boxed already
 	case twin:
-		p.value(v[0])
-		p.value(v[1])
+		p.value(x[0])
+		p.value(x[1])
 		p.op(opTuple2)
 	case dict:
-		p.dict(v)
+		p.dict(x)
 	case []any:
 		p.list(func(yield func(any) bool) {
-			for _, x := range v {
-				if !yield(x) {
+			for _, item := range x {
+				if !yield(item) {
 					return
 				}
 			}
 		})
 	case list:
-		p.list(v)
+		p.list(x)
 	case later:
-		p.value(v())
+		p.value(x())
 	case shared:
-		p.once(v.key, func() { p.value(v.value()) })
+		p.once(x.key, func() { p.value(x.value()) })
 	default:
-		panic(fmt.Sprintf("snapshot: no pickle for a %T", v))
+		panic(fmt.Sprintf("snapshot: no pickle for a %T", x))
 	}
 }
 

@@ -24,7 +24,7 @@ import (
 )
 
 // recording is a traced run of a Llama of two layers.
-func recording(t *testing.T, runtime string) *estimator.Recording {
+func recording(t testing.TB, runtime string) *estimator.Recording {
 	t.Helper()
 	var job spec.Job
 	require.NoError(t, json.Unmarshal(fmt.Appendf(nil, `{"version":1,"model":{"config":{"model_type":"llama","hidden_size":256,"intermediate_size":512,"num_hidden_layers":2,
@@ -293,14 +293,14 @@ func TestChromeTrace(t *testing.T) {
 	}
 	require.Equal(t, []string{"load", "first_step", "steady_step"}, phases)
 	require.Equal(t, last+1, until)
-	require.EqualValues(t, peak, highest)
+	require.Equal(t, peak, units.Bytes(highest))
 	sum := 0.0
 	for name, v := range counters {
 		if strings.HasPrefix(name, "bytes of ") {
 			sum += v
 		}
 	}
-	require.EqualValues(t, living, sum, "the categories are all there is")
+	require.Equal(t, living, units.Bytes(sum), "the categories are all there is")
 }
 
 func TestFormats(t *testing.T) {
@@ -325,5 +325,17 @@ func TestWriterErrorsComeBack(t *testing.T) {
 	rec := recording(t, "")
 	for _, f := range Formats() {
 		require.ErrorIs(t, Write(full{}, rec, f), errFull, f)
+	}
+}
+
+func BenchmarkWrite(b *testing.B) {
+	rec := recording(b, "")
+	for _, f := range Formats() {
+		b.Run(string(f), func(b *testing.B) {
+			b.ReportAllocs()
+			for b.Loop() {
+				require.NoError(b, Write(io.Discard, rec, f))
+			}
+		})
 	}
 }
