@@ -26,7 +26,7 @@ func (f *Frame) efficientAttention(q, k, v, mask *Tensor, dropout float64) *Tens
 	rows := int64(0)
 	if n != nil {
 		rows = roundUp(s, 32)
-		n.attrs.Flag = mask != nil
+		n.attrs.Flag = dropout > 0
 	}
 	lse := f.alloc(D(b, h, rows), F32)
 	if v.Shape.D[3] > 128 && q.DType != F32 { // the accumulator does not fit registers
@@ -46,7 +46,7 @@ func (f *Frame) efficientAttention(q, k, v, mask *Tensor, dropout float64) *Tens
 // when they are grouped, the row sums, and the kernel's workspace.
 func efficientBackward(m *Machine, n *Node, dOut []*Tensor) Grads {
 	q, k, v := n.saved[0], n.saved[1], n.saved[2]
-	b, h, s := q.Shape.D[0], q.Shape.D[1], q.Shape.D[2]
+	b, h := q.Shape.D[0], q.Shape.D[1]
 	var temps []*Tensor
 	if c, copied := m.rowsFirst(dOut[0]); copied {
 		temps = append(temps, c)
@@ -62,15 +62,73 @@ func efficientBackward(m *Machine, n *Node, dOut []*Tensor) Grads {
 			temps = append(temps, m.alloc(D(b, t.Shape.D[2], h, t.Shape.D[3]), t.DType))
 		}
 	}
-	temps = append(temps, m.alloc(D(b, h, s), F32))
-	if w := efficientWorkspace(q, k, v); w > 0 {
+	temps = append(temps, m.rowSums(q, v))
+	if w := m.efficientWorkspace(q, k, v, n.attrs.Flag); w > 0 {
 		temps = append(temps, m.alloc(D(w/4), F32))
 	}
 	m.letGo(temps...)
 	return g
 }
 
-// efficientWorkspace is the bytes the backward kernel accumulates in.
-func efficientWorkspace(q, k, v *Tensor) int64 {
-	return q.Shape.D[0] * q.Shape.D[1] * 0
+// rowSums is delta, the sum over each query of gradient times result: made by
+// the kernel for 16-bit types, by three operations before it for fp32.
+func (m *Machine) rowSums(q, v *Tensor) *Tensor {
+	b, h, s := q.Shape.D[0], q.Shape.D[1], q.Shape.D[2]
+	if q.DType != F32 {
+		return m.alloc(D(b, h, s), F32)
+	}
+	product := m.alloc(D(b, s, h, v.Shape.D[3]), F32)
+	sums := m.alloc(D(b, s, h), F32)
+	delta := m.alloc(D(b, h, s), F32)
+	m.letGo(sums, product)
+	return delta
+}
+
+// efficientTile is the shape of the kernel that runs the backward: how many
+// queries and keys a block takes, and whether it keeps the gradients of keys
+// and values in registers.
+type efficientTile struct {
+	queries, keys int64
+	inRegisters   bool
+}
+
+// tileOf chooses it as the kernels are ordered in
+// aten/src/ATen/native/transformers/cuda/mem_eff_attention/kernels/generate_kernels.py:
+// by the widest head it takes, the larger tile first where the card's shared
+// memory holds it.
+func (m *Machine) tileOf(half bool, width int64, dropout bool) efficientTile {
+	c := m.Device.Capability
+	small := c[0] == 8 && c[1] > 0 // 99 KiB of shared memory for a block
+	if half && small && !dropout && width <= 96 {
+		return efficientTile{128, 64, true}
+	}
+	t := efficientTile{64, 64, half && width <= 64}
+	if width > 64 && !small && (c[0] >= 8 || half) {
+		t = efficientTile{128, 64, half && width <= 128}
+		if t.inRegisters && c[0] >= 8 {
+			t.keys = 128
+		}
+	}
+	return t
+}
+
+// efficientWorkspace is the bytes the backward kernel accumulates in
+// (mem_eff_attention/kernel_backward.h:workspace_size): for queries a tile with
+// a header of four words per block and column of tiles; for keys and values,
+// when registers do not hold them and they are not fp32, their tiles once per
+// split of the keys.
+func (m *Machine) efficientWorkspace(q, k, v *Tensor, dropout bool) int64 {
+	half := q.DType != F32
+	heads := q.Shape.D[0] * q.Shape.D[1]
+	queries, keys, width, valueWidth := q.Shape.D[2], k.Shape.D[2], q.Shape.D[3], v.Shape.D[3]
+	t := m.tileOf(half, max(width, valueWidth), dropout)
+	words := divUp(queries, t.queries) * divUp(width, t.queries) * (4 + t.queries*t.queries)
+	if half && !t.inRegisters {
+		splits := max(1, min(divUp(keys, t.keys), 200/heads))
+		if heads >= 256 && keys <= 2*t.keys {
+			splits = 1
+		}
+		words += splits * t.keys * (roundUp(width, t.queries) + roundUp(valueWidth, t.queries))
+	}
+	return 4 * heads * roundUp(words, 4)
 }

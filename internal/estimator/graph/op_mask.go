@@ -85,6 +85,15 @@ func (f *Frame) Cumsum(x *Tensor) *Tensor {
 	return f.produce(out)
 }
 
+// SumAll is x.sum() of a tensor without gradient.
+func (f *Frame) SumAll(x *Tensor) *Tensor {
+	f.rule = sumRule
+	out := f.alloc(D(), x.DType)
+	f.reduceScratch(reductionOf(x, [MaxDims]bool{}))
+	f.consume(x)
+	return f.produce(out)
+}
+
 // MaskedFill is x.masked_fill(mask, number).
 func (f *Frame) MaskedFill(x, mask *Tensor) *Tensor {
 	f.rule = maskedFillRule

@@ -9,6 +9,8 @@ import (
 type attentionShape struct {
 	groups  int64
 	dropout float64
+	// positions gives the position ids where the module passes them on.
+	positions func() *graph.Tensor
 	// eager is the family's own eager_attention_forward.
 	eager attentionFunc
 }
@@ -24,7 +26,7 @@ func attentionInterface(b Build, s attentionShape) attentionFunc {
 	case "eager":
 		fn = s.eager
 	case "flash":
-		fn = flashAttention(s)
+		fn = flashAttention(b, s)
 	default:
 		fn = sdpaAttention(b, s)
 	}
@@ -73,12 +75,41 @@ func repeatKV(f *graph.Frame, t *graph.Tensor, groups int64) *graph.Tensor {
 }
 
 // flashAttention is flash_attention_forward without padding: the kernel of the
-// flash-attn package, on tensors with tokens before heads.
-func flashAttention(s attentionShape) attentionFunc {
+// flash-attn package, on tensors with tokens before heads. Under autocast
+// queries that rotary embeddings left in fp32 are cast back.
+func flashAttention(b Build, s attentionShape) attentionFunc {
 	return func(f *graph.Frame, query, key, value, _ *graph.Tensor) []*graph.Tensor {
+		if d, on := f.Autocasting(); on && query.DType == graph.F32 {
+			query, key, value = f.Let("query_states", f.To(query, d)), f.Let("key_states", f.To(key, d)), f.Let("value_states", f.To(value, d))
+		}
+		if s.positions != nil {
+			findRestarts(f, b, s.positions(), query.Shape.D[0])
+		}
 		output := f.FlashAttention(query, key, value, s.dropout)
 		return []*graph.Tensor{f.Transpose(output, 1, 2), nil}
 	}
+}
+
+// findRestarts looks at the position ids for packed sequences, in every layer
+// (_is_packed_sequence of modeling_flash_attention_utils, and what stood in its
+// place before).
+func findRestarts(f *graph.Frame, b Build, positions *graph.Tensor, batch int64) {
+	tokens := positions.Shape.At(-1)
+	if b.Versions.Transformers.Before(maskingUtilsSince) {
+		f.Drop(f.All(f.Compare(f.Empty(graph.I64, 1, tokens-1), nil)))
+		return
+	}
+	if batch != 1 || tokens == 1 {
+		return
+	}
+	f.Func(func(f *graph.Frame, _ ...*graph.Tensor) []*graph.Tensor {
+		count := f.Arange(tokens)
+		f.Drop(f.Empty(graph.I64)) // the smallest position
+		increasing := f.Let("increasing_position_sequences", f.AddScalar(count))
+		distance := f.Neg(f.Sub(increasing, positions)) // its absolute value
+		f.Drop(f.To(f.SumAll(distance), graph.Bool))
+		return nil
+	})
 }
 
 // eagerAttention is the eager_attention_forward of the Llama family: softmax in

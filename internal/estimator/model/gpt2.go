@@ -94,6 +94,9 @@ func gpt2Attention(g gpt2Config, b Build, ctx *gpt2Context) *graph.Module {
 	drop := m.Child("resid_dropout", dropout(g.residual))
 	shape := attentionShape{groups: 1, dropout: g.attention}
 	shape.eager = gpt2EagerAttention(g, b, bias)
+	if b.Versions.Transformers.AtLeast(maskingUtilsSince) {
+		shape.positions = func() *graph.Tensor { return ctx.positions }
+	}
 	attend := attentionInterface(b, shape)
 	m.Forward = func(f *graph.Frame, in ...*graph.Tensor) []*graph.Tensor {
 		batch, tokens := in[0].Shape.D[0], in[0].Shape.D[1]

@@ -183,6 +183,7 @@ func llamaAttention(l llamaConfig, b Build, ctx *llamaContext) *graph.Module {
 	o := m.Child("o_proj", linear(b.DType, l.heads*l.headDim, l.hidden, l.outBias))
 	shape := attentionShape{groups: l.heads / l.kvHeads, dropout: l.attentionDropout}
 	shape.eager = eagerAttention(shape)
+	shape.positions = func() *graph.Tensor { return ctx.positions }
 	attend := attentionInterface(b, shape)
 	m.Forward = func(f *graph.Frame, in ...*graph.Tensor) []*graph.Tensor {
 		x := in[0]
