@@ -64,26 +64,23 @@ var (
 	maskPadRule    = &Rule{Name: "pad_bias", Source: "aten/src/ATen/native/transformers/attention.cpp:preprocess_mask"}
 )
 
-// alignMask expands a mask to all heads and, where its rows do not start at
-// multiples of 16 elements, pads it to such rows.
+// alignMask is preprocess_mask: a mask whose rows do not start at multiples of
+// 8 elements is padded to such rows; then it is expanded to all heads.
 func (f *Frame) alignMask(mask, q, k *Tensor) *Tensor {
-	const alignment = 16
-	shape := D(q.Shape.D[0], q.Shape.D[1], q.Shape.D[2], k.Shape.D[2])
-	mask = f.Expand(mask, shape.Slice()...)
-	f.rule = maskPadRule
-	keys := shape.D[3]
-	if pad := alignment - keys%alignment; pad < alignment {
-		padded := f.alloc(shape.With(-1, keys+pad), mask.DType)
-		padded.Shape = shape
+	const alignment = 8
+	aligned := mask.Stride.At(-1) == 1
+	for i := range int(mask.Shape.N) - 1 {
+		aligned = aligned && mask.Stride.D[i]%alignment == 0
+	}
+	if !aligned {
+		f.rule = maskPadRule
+		columns := mask.Shape.At(-1)
+		padded := f.alloc(mask.Shape.With(-1, columns+alignment-columns%alignment), mask.DType)
+		padded.Shape = mask.Shape
 		f.consume(mask)
-		return f.produce(padded)
+		mask = f.produce(padded)
 	}
-	for _, s := range mask.Stride.D[:3] {
-		if s%alignment != 0 {
-			return f.Contiguous(mask)
-		}
-	}
-	return mask
+	return f.Expand(mask, q.Shape.D[0], q.Shape.D[1], q.Shape.D[2], k.Shape.D[2])
 }
 
 func roundUp(n, to int64) int64 { return divUp(n, to) * to }

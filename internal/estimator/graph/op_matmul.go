@@ -178,7 +178,8 @@ func (m *Machine) bgemm(operands ...*Tensor) {
 
 // Matmul is torch.matmul of two tensors with the same leading dimensions: both
 // are folded to three dimensions, copied where no view will do
-// (aten/src/ATen/native/LinearAlgebra.cpp:_matmul_impl).
+// (aten/src/ATen/native/LinearAlgebra.cpp:_matmul_impl). Arguments and their
+// casts live until it returns.
 func (f *Frame) Matmul(a, b *Tensor) *Tensor {
 	f.rule = bmmRule
 	bs := f.lower(b)

@@ -161,7 +161,9 @@ func additiveCausalMask(f *graph.Frame, in maskInputs) *graph.Tensor {
 // unmaskUnattended is AttentionMaskConverter._unmask_unattended: rows that are
 // masked everywhere attend to all.
 func unmaskUnattended(f *graph.Frame, mask *graph.Tensor) *graph.Tensor {
-	return f.Mul(mask, f.Not(f.AllLast(f.Compare(mask, nil))))
+	return f.Func(func(f *graph.Frame, in ...*graph.Tensor) []*graph.Tensor {
+		return one(f.Mul(in[0], f.Not(f.AllLast(f.Compare(in[0], nil)))))
+	}, mask)[0]
 }
 
 // converted4D is _prepare_4d_causal_attention_mask_for_sdpa, as GPT-2 used it.
