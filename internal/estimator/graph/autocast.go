@@ -98,7 +98,7 @@ func (m *Machine) cast(t *Tensor, d DType) *Tensor {
 	if n != nil {
 		n.attrs.DType = t.DType
 	}
-	r := m.allocLike(t, d)
+	r := m.resultLike(t.Shape, d, t) // infer_dense_strides
 	m.output(n, r, 0)
 	return r
 }

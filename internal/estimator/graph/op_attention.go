@@ -1,7 +1,5 @@
 package graph
 
-import "memplan/internal/estimator/spec"
-
 // Attention is what F.scaled_dot_product_attention is asked beside its
 // tensors.
 type Attention struct {
@@ -48,21 +46,10 @@ func (f *Frame) additiveMask(mask *Tensor, d DType) *Tensor {
 	if mask.DType != Bool {
 		return mask
 	}
-	if f.Versions.Torch.Before(whereMaskSince) {
-		f.rule = convertRule
-		r := f.allocLike(mask, d)
-		f.release(f.allocLike(mask, Bool)) // its negation
-		f.consume(mask)
-		return f.produce(r)
-	}
 	return f.Choose(mask, d)
 }
 
-var (
-	convertRule    = &Rule{Name: "convert_boolean_attn_mask", Source: "aten/src/ATen/native/transformers/attention.cpp:convert_boolean_attn_mask"}
-	whereMaskSince = spec.Version{2, 7}
-	maskPadRule    = &Rule{Name: "pad_bias", Source: "aten/src/ATen/native/transformers/attention.cpp:preprocess_mask"}
-)
+var maskPadRule = &Rule{Name: "pad_bias", Source: "aten/src/ATen/native/transformers/attention.cpp:preprocess_mask"}
 
 // alignMask is preprocess_mask: a mask whose rows do not start at multiples of
 // 8 elements is padded to such rows; then it is expanded to all heads.

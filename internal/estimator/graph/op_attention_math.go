@@ -25,11 +25,11 @@ func (f *Frame) mathAttention(q, k, v, mask *Tensor, a Attention) *Tensor {
 		weights := f.Let("attn", f.Matmul(q, f.MulScalar(f.Transpose(k, -2, -1))))
 		weights = f.Let("attn", f.safeSoftmax(weights))
 		weights = f.Let("attn", f.Dropout(weights, a.Dropout))
-		product := f.Let("result", f.Matmul(weights, v))
 		if from == F32 {
-			return []*Tensor{product}
+			return []*Tensor{f.Matmul(weights, v)}
 		}
-		f.Let("weights", f.To(weights, from))
+		f.Let("weights", f.To(weights, from)) // returned too, and evaluated first
+		product := f.Let("result", f.Matmul(weights, v))
 		return []*Tensor{f.To(product, from)}
 	}, q, k, v, mask)[0]
 }
