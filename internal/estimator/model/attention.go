@@ -11,6 +11,8 @@ type attentionShape struct {
 	dropout float64
 	// positions gives the position ids where the module passes them on.
 	positions func() *graph.Tensor
+	// softcap says that eager scores are capped by a tanh.
+	softcap bool
 	// eager is the family's own eager_attention_forward.
 	eager attentionFunc
 }
@@ -119,6 +121,11 @@ func eagerAttention(s attentionShape) attentionFunc {
 		keys := f.Let("key_states", repeatKV(f, key, s.groups))
 		values := f.Let("value_states", repeatKV(f, value, s.groups))
 		weights := f.Let("attn_weights", f.MulScalar(f.Matmul(query, f.Transpose(keys, 2, 3))))
+		if s.softcap {
+			weights = f.Let("attn_weights", f.MulScalar(weights))
+			weights = f.Let("attn_weights", f.Tanh(weights))
+			weights = f.Let("attn_weights", f.MulScalar(weights))
+		}
 		if mask != nil {
 			weights = f.Let("attn_weights", f.Add(weights, f.Slice(mask, 3, 0, keys.Shape.At(-2))))
 		}

@@ -1,11 +1,6 @@
 package model
 
-import (
-	"strconv"
-
-	"memplan/internal/estimator/graph"
-	"memplan/internal/estimator/spec"
-)
+import "memplan/internal/estimator/graph"
 
 // llamaFamily is Llama 1 to 3 and what shares its program: Mistral, Qwen 2 and
 // 2.5, SmolLM. Written from transformers 5.24 and 4.49,
@@ -18,21 +13,39 @@ var llamaFamily = Family{
 	New:            newLlama,
 }
 
-// llamaConfig is what the program needs of a config.json.
+// llamaConfig is what the program of Llama, and of the families that vary it,
+// needs of a config.json.
 type llamaConfig struct {
+	class                           string // what the classes' names begin with
 	hidden, inner, layers           int64
 	heads, kvHeads, headDim         int64
 	vocab                           int64
 	tied, qkvBias, outBias, mlpBias bool
 	act                             string
 	attentionDropout                float64
+	// residualDropout is that of the attention's and the MLP's output.
+	residualDropout float64
+	// outName is the name of the attention's last projection.
+	outName string
+	// qkNorm normalises queries and keys; nil is none.
+	qkNorm *qkNorm
+	// rotary turns queries and keys.
+	rotary rotaryFunc
+	// softcap says that eager scores are capped by a tanh.
+	softcap bool
+	// norm makes the layers' norms.
+	norm func(d graph.DType, width int64) *graph.Module
+	// scaledResidual says that what is added to the residual is multiplied.
+	scaledResidual bool
 }
 
 func readLlama(c *Config) llamaConfig {
 	l := llamaConfig{
+		class:  "Llama",
 		hidden: c.Int("hidden_size"), inner: c.Int("intermediate_size"), layers: c.Int("num_hidden_layers"),
 		heads: c.Int("num_attention_heads"), vocab: c.Int("vocab_size"), act: c.Text("silu", "hidden_act"),
 		tied: c.Bool(false, "tie_word_embeddings"), attentionDropout: c.Float(0, "attention_dropout"),
+		rotary: called(applyRotaryPosEmb), norm: llamaRMSNorm, outName: "o_proj",
 	}
 	l.kvHeads = c.IntOr(l.heads, "num_key_value_heads")
 	l.headDim = c.IntOr(l.hidden/l.heads, "head_dim")
@@ -50,12 +63,18 @@ func newLlama(c Config, b Build) (*Network, error) {
 	if err := c.Err(); err != nil {
 		return nil, err
 	}
-	base := newLlamaModel(l, b)
-	lm := newCausalLM("LlamaForCausalLM", "model", base.Module, base.embedTokens, &base.ctx.decoderContext, b, l.hidden, l.vocab, l.tied)
-	lm.slices = b.Versions.Transformers.Before(spec.Version{5})
-	net := &Network{Root: lm.Module, Embeddings: base.embedTokens, Head: lm.head, Blocks: base.layers, Forward: lm.run}
-	lm.Named("")
-	return net, nil
+	m := newLlamaModel(l, b, llamaDecoderLayer)
+	return m.network(m.causalLM(l.class+"ForCausalLM", "model", b, l.hidden, l.vocab, l.tied)), nil
+}
+
+// newLlamaModel is the decoder of Llama with layers of a family's own.
+func newLlamaModel(l llamaConfig, b Build, layer func(l llamaConfig, b Build, ctx *llamaContext) *graph.Module) *decoder {
+	m := newDecoder(l.class + "Model")
+	m.embedTokens = m.Child("embed_tokens", embedding(b.DType, l.vocab, l.hidden))
+	m.stack("layers", l.layers, func(int64) *graph.Module { return layer(l, b, m.ctx) })
+	m.norm = m.Child("norm", l.norm(b.DType, l.hidden))
+	m.rotary = m.Child("rotary_emb", rotaryEmbedding(b, l.class+"RotaryEmbedding", l.headDim))
+	return m
 }
 
 // llamaRMSNorm computes in fp32 and multiplies the weight in the input's type.
@@ -72,74 +91,9 @@ func llamaRMSNorm(d graph.DType, hidden int64) *graph.Module {
 	return m
 }
 
-// llamaRotaryEmbedding gives the cosines and sines of the positions, computed
-// in fp32.
-func llamaRotaryEmbedding(b Build, headDim int64) *graph.Module {
-	m := graph.NewModule("LlamaRotaryEmbedding")
-	invFreq := m.Buffer("inv_freq", b.DType, headDim/2)
-	table := rotaryTableBefore5
-	if b.Versions.Transformers.AtLeast(spec.Version{5}) {
-		m.Buffer("original_inv_freq", b.DType, headDim/2)
-		table = rotaryTable
-	}
-	m.Forward = func(f *graph.Frame, in ...*graph.Tensor) []*graph.Tensor {
-		var cos, sin *graph.Tensor
-		f.NoGrad(func() {
-			cos, sin = table(f, invFreq.T(), in[1])
-			cos, sin = f.To(cos, in[0].DType), f.To(sin, in[0].DType)
-		})
-		return []*graph.Tensor{cos, sin}
-	}
-	return m
-}
-
-// rotaryTable multiplies positions and frequencies elementwise.
-func rotaryTable(f *graph.Frame, invFreq, positions *graph.Tensor) (cos, sin *graph.Tensor) {
-	position := f.To(f.Unsqueeze(positions, -1), graph.F32)
-	freqs := f.Let("freqs", f.Mul(position, f.To(invFreq, graph.F32)))
-	emb := f.Let("emb", f.Cat(-1, freqs, freqs))
-	cos = f.Let("cos", f.MulScalar(f.Cos(emb)))
-	return cos, f.Let("sin", f.MulScalar(f.Sin(emb)))
-}
-
-// rotaryTableBefore5 multiplied matrices, outside autocast.
-func rotaryTableBefore5(f *graph.Frame, invFreq, positions *graph.Tensor) (cos, sin *graph.Tensor) {
-	frequencies := f.Let("inv_freq_expanded", f.To(f.View(invFreq, 1, -1, 1), graph.F32))
-	expanded := f.Let("position_ids_expanded", f.To(f.Unsqueeze(positions, 1), graph.F32))
-	var freqs *graph.Tensor
-	f.NoAutocast(func() { freqs = f.Let("freqs", f.Transpose(f.Matmul(frequencies, expanded), 1, 2)) })
-	emb := f.Let("emb", f.Cat(-1, freqs, freqs))
-	cos, sin = f.Let("cos", f.Cos(emb)), f.Let("sin", f.Sin(emb))
-	cos = f.Let("cos", f.MulScalar(cos))
-	return cos, f.Let("sin", f.MulScalar(sin))
-}
-
-// rotateHalf is cat(-second half, first half).
-func rotateHalf(f *graph.Frame, in ...*graph.Tensor) []*graph.Tensor {
-	x := in[0]
-	half := x.Shape.At(-1) / 2
-	x1 := f.Let("x1", f.Slice(x, -1, 0, half))
-	x2 := f.Let("x2", f.Slice(x, -1, half, 2*half))
-	return one(f.Cat(-1, f.Neg(x2), x1))
-}
-
-// applyRotaryPosEmb turns queries and keys by their positions.
-func applyRotaryPosEmb(f *graph.Frame, in ...*graph.Tensor) []*graph.Tensor {
-	q, k := in[0], in[1]
-	cos := f.Let("cos", f.Unsqueeze(in[2], 1))
-	sin := f.Let("sin", f.Unsqueeze(in[3], 1))
-	turn := func(x *graph.Tensor) *graph.Tensor {
-		straight := f.Mul(x, cos)
-		return f.Add(straight, f.Mul(f.Func(rotateHalf, x)[0], sin))
-	}
-	qEmbed := f.Let("q_embed", turn(q))
-	kEmbed := f.Let("k_embed", turn(k))
-	return []*graph.Tensor{qEmbed, kEmbed}
-}
-
 // llamaMLP is the gated MLP.
 func llamaMLP(l llamaConfig, d graph.DType) *graph.Module {
-	m := graph.NewModule("LlamaMLP")
+	m := graph.NewModule(l.class + "MLP")
 	gate := m.Child("gate_proj", linear(d, l.hidden, l.inner, l.mlpBias))
 	up := m.Child("up_proj", linear(d, l.hidden, l.inner, l.mlpBias))
 	down := m.Child("down_proj", linear(d, l.inner, l.hidden, l.mlpBias))
@@ -151,50 +105,39 @@ func llamaMLP(l llamaConfig, d graph.DType) *graph.Module {
 	return m
 }
 
-// llamaContext is what every layer of one forward pass shares: mask, position
-// embeddings and cache, which Python passes as keyword arguments.
-type llamaContext struct {
-	decoderContext
-	cos, sin *graph.Tensor
+// qkNorm is a norm of queries and keys.
+type qkNorm struct {
+	names [2]string
+	// make builds the norm for so many heads.
+	make  func(heads int64) *graph.Module
+	place normPlace
 }
 
-// keywordsSince is when checkpointed layers began to be called with keywords,
-// bound into the function (transformers/modeling_layers.py).
-var keywordsSince = spec.Version{4, 53}
+// normPlace is where queries and keys are normalised.
+type normPlace uint8
 
-// beside is what a layer is called with beside the hidden states. Cosines and
-// sines are a tuple, which checkpointing does not look into.
-func (c *llamaContext) beside(v spec.Versions) func() (args, bound []*graph.Tensor) {
-	return func() (args, bound []*graph.Tensor) {
-		args, bound = []*graph.Tensor{c.mask, c.positions}, []*graph.Tensor{c.cos, c.sin}
-		if v.Transformers.AtLeast(keywordsSince) {
-			return nil, append(bound, args...)
-		}
-		return args, bound
-	}
-}
+const (
+	wholeWidth  normPlace = iota // the projection, before it is cut into heads
+	eachHead                     // every head of a projection, before the next projection
+	tokensFirst                  // every head, once all three are projected
+	headsFirst                   // the same, with heads before tokens
+)
+
+// at is the norm where it has that place.
+func (n *qkNorm) at(p normPlace) bool { return n != nil && n.place == p }
 
 // llamaAttention is multi-head attention with grouped keys and values.
 func llamaAttention(l llamaConfig, b Build, ctx *llamaContext) *graph.Module {
-	m := graph.NewModule("LlamaAttention")
-	q := m.Child("q_proj", linear(b.DType, l.hidden, l.heads*l.headDim, l.qkvBias))
-	k := m.Child("k_proj", linear(b.DType, l.hidden, l.kvHeads*l.headDim, l.qkvBias))
-	v := m.Child("v_proj", linear(b.DType, l.hidden, l.kvHeads*l.headDim, l.qkvBias))
-	o := m.Child("o_proj", linear(b.DType, l.heads*l.headDim, l.hidden, l.outBias))
-	shape := attentionShape{groups: l.heads / l.kvHeads, dropout: l.attentionDropout}
+	m := graph.NewModule(l.class + "Attention")
+	p := projectionsOf(l, b, m)
+	shape := attentionShape{groups: l.heads / l.kvHeads, dropout: l.attentionDropout, softcap: l.softcap}
 	shape.eager = eagerAttention(shape)
 	shape.positions = func() *graph.Tensor { return ctx.positions }
 	attend := attentionInterface(b, shape)
 	m.Forward = func(f *graph.Frame, in ...*graph.Tensor) []*graph.Tensor {
-		x := in[0]
-		batch, tokens := x.Shape.D[0], x.Shape.D[1]
-		heads := func(t *graph.Tensor) *graph.Tensor {
-			return f.Transpose(f.View(t, batch, tokens, -1, l.headDim), 1, 2)
-		}
-		query := f.Let("query_states", heads(f.Call1(q, x)))
-		key := f.Let("key_states", heads(f.Call1(k, x)))
-		value := f.Let("value_states", heads(f.Call1(v, x)))
-		turned := f.Func(applyRotaryPosEmb, query, key, ctx.cos, ctx.sin)
+		batch, tokens := in[0].Shape.D[0], in[0].Shape.D[1]
+		query, key, value := p.project(f, in[0])
+		turned := l.rotary(f, query, key, ctx.cos, ctx.sin)
 		query, key = f.Let("query_states", turned[0]), f.Let("key_states", turned[1])
 		key, value = ctx.cache.update(f, "key_states", "value_states", key, value)
 		result := attend(f, query, key, value, ctx.mask)
@@ -204,21 +147,82 @@ func llamaAttention(l llamaConfig, b Build, ctx *llamaContext) *graph.Module {
 			weights = f.Let("attn_weights", weights)
 		}
 		output = f.Let("attn_output", f.Contiguous(f.Reshape(output, batch, tokens, -1)))
-		output = f.Let("attn_output", f.Call1(o, output))
+		output = f.Let("attn_output", f.Call1(p.out, output))
+		output = f.Let("attn_output", f.Dropout(output, l.residualDropout))
 		return []*graph.Tensor{output, weights}
 	}
 	return m
 }
 
+// projections are the linear layers of an attention, and its norms.
+type projections struct {
+	l            llamaConfig
+	q, k, v, out *graph.Module
+	norms        [2]*graph.Module
+}
+
+func projectionsOf(l llamaConfig, b Build, m *graph.Module) projections {
+	p := projections{l: l}
+	p.q = m.Child("q_proj", linear(b.DType, l.hidden, l.heads*l.headDim, l.qkvBias))
+	p.k = m.Child("k_proj", linear(b.DType, l.hidden, l.kvHeads*l.headDim, l.qkvBias))
+	p.v = m.Child("v_proj", linear(b.DType, l.hidden, l.kvHeads*l.headDim, l.qkvBias))
+	p.out = m.Child(l.outName, linear(b.DType, l.heads*l.headDim, l.hidden, l.outBias))
+	if l.qkNorm != nil {
+		p.norms[0] = m.Child(l.qkNorm.names[0], l.qkNorm.make(l.heads))
+		p.norms[1] = m.Child(l.qkNorm.names[1], l.qkNorm.make(l.kvHeads))
+	}
+	return p
+}
+
+// project gives queries, keys and values of shape [batch, heads, tokens,
+// width], bound to their names.
+func (p *projections) project(f *graph.Frame, x *graph.Tensor) (query, key, value *graph.Tensor) {
+	names := [3]string{"query_states", "key_states", "value_states"}
+	var states [3]*graph.Tensor
+	for i, layer := range []*graph.Module{p.q, p.k, p.v} {
+		t := f.Call1(layer, x)
+		if i < 2 && p.l.qkNorm.at(wholeWidth) {
+			t = f.Call1(p.norms[i], t)
+		}
+		t = f.View(t, x.Shape.D[0], x.Shape.D[1], -1, p.l.headDim)
+		if i < 2 && p.l.qkNorm.at(eachHead) {
+			t = f.Call1(p.norms[i], t)
+		}
+		states[i] = f.Let(names[i], t)
+	}
+	if p.l.qkNorm.at(tokensFirst) {
+		p.normalise(f, states[:2], names[:2])
+	}
+	for i, t := range states {
+		states[i] = f.Let(names[i], f.Transpose(t, 1, 2))
+	}
+	if p.l.qkNorm.at(headsFirst) {
+		p.normalise(f, states[:2], names[:2])
+	}
+	return states[0], states[1], states[2]
+}
+
+func (p *projections) normalise(f *graph.Frame, states []*graph.Tensor, names []string) {
+	for i, t := range states {
+		states[i] = f.Let(names[i], f.Call1(p.norms[i], t))
+	}
+}
+
 // llamaDecoderLayer is one block: attention and MLP, each behind a norm and
 // beside a residual.
 func llamaDecoderLayer(l llamaConfig, b Build, ctx *llamaContext) *graph.Module {
-	m := graph.NewModule("LlamaDecoderLayer")
+	m := graph.NewModule(l.class + "DecoderLayer")
 	attention := m.Child("self_attn", llamaAttention(l, b, ctx))
 	mlp := m.Child("mlp", llamaMLP(l, b.DType))
-	inputNorm := m.Child("input_layernorm", llamaRMSNorm(b.DType, l.hidden))
-	postNorm := m.Child("post_attention_layernorm", llamaRMSNorm(b.DType, l.hidden))
+	inputNorm := m.Child("input_layernorm", l.norm(b.DType, l.hidden))
+	postNorm := m.Child("post_attention_layernorm", l.norm(b.DType, l.hidden))
 	m.Beside = ctx.beside(b.Versions)
+	added := func(f *graph.Frame, t *graph.Tensor) *graph.Tensor {
+		if l.scaledResidual {
+			return f.MulScalar(t)
+		}
+		return t
+	}
 	m.Forward = func(f *graph.Frame, in ...*graph.Tensor) []*graph.Tensor {
 		hidden := f.Let("hidden_states", in[0])
 		residual := f.Let("residual", hidden)
@@ -226,64 +230,13 @@ func llamaDecoderLayer(l llamaConfig, b Build, ctx *llamaContext) *graph.Module 
 		attended := f.Call(attention, hidden)
 		hidden = f.Let("hidden_states", attended[0])
 		f.Let("_", attended[1])
-		hidden = f.Let("hidden_states", f.Add(residual, hidden))
+		hidden = f.Let("hidden_states", f.Add(residual, added(f, hidden)))
 
 		residual = f.Let("residual", hidden)
 		hidden = f.Let("hidden_states", f.Call1(postNorm, hidden))
 		hidden = f.Let("hidden_states", f.Call1(mlp, hidden))
-		hidden = f.Let("hidden_states", f.Add(residual, hidden))
+		hidden = f.Let("hidden_states", f.Add(residual, added(f, hidden)))
 		return one(hidden)
 	}
 	return m
-}
-
-type llamaModel struct {
-	*graph.Module
-	embedTokens *graph.Module
-	layers      []*graph.Module
-	norm        *graph.Module
-	rotary      *graph.Module
-	ctx         *llamaContext
-}
-
-func newLlamaModel(l llamaConfig, b Build) *llamaModel {
-	m := &llamaModel{Module: graph.NewModule("LlamaModel"), ctx: &llamaContext{}}
-	m.embedTokens = m.Child("embed_tokens", embedding(b.DType, l.vocab, l.hidden))
-	list := m.Child("layers", graph.NewModule("ModuleList"))
-	for i := range l.layers {
-		m.layers = append(m.layers, list.Child(strconv.FormatInt(i, 10), llamaDecoderLayer(l, b, m.ctx)))
-	}
-	m.norm = m.Child("norm", llamaRMSNorm(b.DType, l.hidden))
-	m.rotary = m.Child("rotary_emb", llamaRotaryEmbedding(b, l.headDim))
-	m.Forward = m.forward(b)
-	return m
-}
-
-// forward takes input ids and an attention mask and returns the last hidden
-// states.
-func (m *llamaModel) forward(b Build) func(f *graph.Frame, in ...*graph.Tensor) []*graph.Tensor {
-	before5 := b.Versions.Transformers.Before(spec.Version{5})
-	return func(f *graph.Frame, in ...*graph.Tensor) []*graph.Tensor {
-		embeds := f.Let("inputs_embeds", f.Call1(m.embedTokens, in[0]))
-		positions := f.Let("position_ids", f.Arange(embeds.Shape.D[1]))
-		if !before5 {
-			positions = f.Let("position_ids", f.AddScalar(positions))
-		}
-		positions = f.Let("position_ids", f.Unsqueeze(positions, 0))
-		m.ctx.positions = positions
-		inputs := maskInputs{embeds: embeds, attention: in[1], positions: positions, padded: m.ctx.batch.Padded, cached: m.ctx.cache != nil}
-		m.ctx.mask = f.Let("causal_mask", causalMask(f, b, inputs))
-
-		hidden := f.Let("hidden_states", embeds)
-		table := f.Call(m.rotary, hidden, positions)
-		m.ctx.cos, m.ctx.sin = f.Let("cos", table[0]), f.Let("sin", table[1])
-		for _, layer := range m.layers {
-			hidden = f.Let("hidden_states", f.Call1(layer, hidden))
-			if before5 {
-				f.Let("layer_outputs", hidden)
-			}
-		}
-		hidden = f.Let("hidden_states", f.Call1(m.norm, hidden))
-		return one(hidden)
-	}
 }

@@ -15,7 +15,12 @@ type maskInputs struct {
 	positions *graph.Tensor // position_ids [1, tokens]
 	padded    bool          // attention_mask hides some tokens
 	cached    bool          // the model fills a cache
+	// window is how many tokens back a query sees; 0 is all of them.
+	window int64
 }
+
+// windowed reports whether there are tokens that the window hides.
+func (in maskInputs) windowed() bool { return in.window > 0 && in.embeds.Shape.D[1] >= in.window }
 
 // sizes are the batch size and the number of tokens.
 func (in maskInputs) sizes() (batch, tokens int64) { return in.embeds.Shape.D[0], in.embeds.Shape.D[1] }
@@ -50,7 +55,7 @@ func createCausalMask(f *graph.Frame, b Build, in maskInputs) *graph.Tensor {
 			}
 			return one(nil)
 		}
-		if padding == nil || !hidesTokens(f, in, padding) {
+		if !in.windowed() && (padding == nil || !hidesTokens(f, in, padding)) {
 			return one(nil)
 		}
 		return one(booleanMask(f, in, padding))
@@ -95,14 +100,30 @@ func booleanMask(f *graph.Frame, in maskInputs, padding *graph.Tensor) *graph.Te
 		keys := f.Let("kv_arange", f.AddScalar(f.Arange(tokens)))
 		rows := f.Let("q", f.View(queries, 1, 1, tokens, 1))
 		columns := f.Let("kv", f.View(keys, 1, 1, 1, tokens))
-		if padding == nil {
-			return one(f.Expand(f.Compare(columns, rows), batch, -1, tokens, tokens))
+		allowed := func(f *graph.Frame) *graph.Tensor { return f.Compare(columns, rows) }
+		if in.window > 0 {
+			near := func(f *graph.Frame) *graph.Tensor { return f.Compare(columns, f.AddScalar(rows)) }
+			allowed = andMasks(near, allowed)
 		}
-		allowed := f.Let("result", f.Empty(graph.Bool))
-		allowed = f.Let("result", f.And(allowed, f.Compare(columns, rows)))
-		allowed = f.Let("result", f.And(allowed, f.Gather(padding, f.View(batches, batch, 1, 1, 1), columns)))
-		return one(allowed)
+		if padding != nil {
+			present := func(f *graph.Frame) *graph.Tensor { return f.Gather(padding, f.View(batches, batch, 1, 1, 1), columns) }
+			allowed = andMasks(allowed, present)
+		}
+		return one(f.Expand(allowed(f), batch, -1, tokens, tokens))
 	})[0]
+}
+
+// andMasks is and_masks: where all of the functions allow it.
+func andMasks(fns ...func(f *graph.Frame) *graph.Tensor) func(f *graph.Frame) *graph.Tensor {
+	return func(f *graph.Frame) *graph.Tensor {
+		return f.Func(func(f *graph.Frame, _ ...*graph.Tensor) []*graph.Tensor {
+			result := f.Let("result", f.Empty(graph.Bool))
+			for _, fn := range fns {
+				result = f.Let("result", f.And(result, fn(f)))
+			}
+			return one(result)
+		})[0]
+	}
 }
 
 // updateCausalMask is LlamaModel._update_causal_mask: an additive mask.

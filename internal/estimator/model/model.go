@@ -28,7 +28,7 @@ type Family struct {
 
 // Families lists every architecture.
 func Families() []Family {
-	return []Family{llamaFamily, gpt2Family}
+	return []Family{llamaFamily, gpt2Family, qwen3Family}
 }
 
 // Build is what the builder decides beside the config.

@@ -1,0 +1,134 @@
+package model
+
+import (
+	"strconv"
+
+	"memplan/internal/estimator/graph"
+	"memplan/internal/estimator/spec"
+)
+
+// llamaContext is what every layer of one forward pass shares: mask, position
+// embeddings and cache, which Python passes as keyword arguments.
+type llamaContext struct {
+	decoderContext
+	cos, sin *graph.Tensor
+}
+
+// keywordsSince is when checkpointed layers began to be called with keywords,
+// bound into the function (transformers/modeling_layers.py).
+var keywordsSince = spec.Version{4, 53}
+
+// beside is what a layer is called with beside the hidden states. Cosines and
+// sines are a tuple, which checkpointing does not look into.
+func (c *llamaContext) beside(v spec.Versions) func() (args, bound []*graph.Tensor) {
+	return func() (args, bound []*graph.Tensor) {
+		args, bound = []*graph.Tensor{c.mask, c.positions}, []*graph.Tensor{c.cos, c.sin}
+		if v.Transformers.AtLeast(keywordsSince) {
+			return nil, append(bound, args...)
+		}
+		return args, bound
+	}
+}
+
+// decoder is the model below the head in the families with rotary positions:
+// embeddings, masks, the table of positions, the layers, a last norm. A family
+// makes its children in its own order, which is that of loading.
+type decoder struct {
+	*graph.Module
+	embedTokens, norm, rotary *graph.Module
+	layers                    []*graph.Module
+	ctx                       *llamaContext
+	// local is the context of the layers that see only a window of tokens; nil
+	// where there are none.
+	local *llamaContext
+	// window is the width of that window; without local it is that of every
+	// layer, and 0 is none.
+	window int64
+	// scaled is what is done to the embeddings at once, dropped what is done to
+	// them after the masks were made; nil is nothing.
+	scaled, dropped func(f *graph.Frame, embeds *graph.Tensor) *graph.Tensor
+}
+
+func newDecoder(class string) *decoder {
+	return &decoder{Module: graph.NewModule(class), ctx: &llamaContext{}}
+}
+
+// stack makes the list of layers.
+func (m *decoder) stack(name string, n int64, layer func(i int64) *graph.Module) {
+	list := m.Child(name, graph.NewModule("ModuleList"))
+	for i := range n {
+		m.layers = append(m.layers, list.Child(strconv.FormatInt(i, 10), layer(i)))
+	}
+}
+
+// causalLM puts the head on.
+func (m *decoder) causalLM(class, name string, b Build, hidden, vocab int64, tied bool) *causalLM {
+	m.Forward = m.forward(b)
+	lm := newCausalLM(class, name, m.Module, m.embedTokens, &m.ctx.decoderContext, b, hidden, vocab, tied)
+	lm.slices = b.Versions.Transformers.Before(spec.Version{5})
+	return lm
+}
+
+// network is the built model.
+func (m *decoder) network(lm *causalLM) *Network {
+	lm.Named("")
+	return &Network{Root: lm.Module, Embeddings: m.embedTokens, Head: lm.head, Blocks: m.layers, Forward: lm.run}
+}
+
+// forward takes input ids and an attention mask and returns the last hidden
+// states.
+func (m *decoder) forward(b Build) func(f *graph.Frame, in ...*graph.Tensor) []*graph.Tensor {
+	before5 := b.Versions.Transformers.Before(spec.Version{5})
+	return func(f *graph.Frame, in ...*graph.Tensor) []*graph.Tensor {
+		embeds := f.Let("inputs_embeds", f.Call1(m.embedTokens, in[0]))
+		if m.scaled != nil {
+			embeds = f.Let("inputs_embeds", m.scaled(f, embeds))
+		}
+		positions := f.Let("position_ids", f.Arange(embeds.Shape.D[1]))
+		if !before5 {
+			positions = f.Let("position_ids", f.AddScalar(positions))
+		}
+		positions = f.Let("position_ids", f.Unsqueeze(positions, 0))
+		m.ctx.positions = positions
+		m.masks(f, b, maskInputs{embeds: embeds, attention: in[1], positions: positions, padded: m.ctx.batch.Padded, cached: m.ctx.cache != nil})
+
+		hidden := f.Let("hidden_states", embeds)
+		if m.dropped != nil {
+			hidden = f.Let("hidden_states", m.dropped(f, hidden))
+		}
+		m.rotate(f, hidden, positions)
+		for _, layer := range m.layers {
+			hidden = f.Let("hidden_states", f.Call1(layer, hidden))
+			if before5 {
+				f.Let("layer_outputs", hidden)
+			}
+		}
+		hidden = f.Let("hidden_states", f.Call1(m.norm, hidden))
+		return one(hidden)
+	}
+}
+
+// masks makes the mask of every kind of layer.
+func (m *decoder) masks(f *graph.Frame, b Build, in maskInputs) {
+	if m.local == nil {
+		in.window = m.window
+	}
+	m.ctx.mask = f.Let("causal_mask", causalMask(f, b, in))
+	if m.local != nil {
+		in.window = m.window
+		*m.local = *m.ctx
+		m.local.mask = f.Let("sliding_mask", causalMask(f, b, in))
+	}
+}
+
+// rotate makes the table of positions.
+func (m *decoder) rotate(f *graph.Frame, hidden, positions *graph.Tensor) {
+	if m.rotary == nil {
+		return
+	}
+	table := f.Call(m.rotary, hidden, positions)
+	m.ctx.cos, m.ctx.sin = f.Let("cos", table[0]), f.Let("sin", table[1])
+	if m.local != nil {
+		m.local.cos, m.local.sin = m.ctx.cos, m.ctx.sin
+	}
+}
