@@ -77,11 +77,13 @@ func (m *Machine) leave(r *region, tensors int) {
 // of its own, and keeps what it saves.
 func (m *Machine) recompute(r *region) {
 	r.restoring = true
-	m.recomputing(r.autocast, func() {
-		m.region = r
-		g := m.push(r.mod)
-		m.consume(r.fn(g, r.in[:r.inputs]...)...)
-		m.pop(g)
+	m.ownGraph(func() {
+		m.recomputing(r.autocast, func() {
+			m.region = r
+			g := m.push(r.mod)
+			m.consume(r.fn(g, r.in[:r.inputs]...)...)
+			m.pop(g)
+		})
 	})
 	m.ghost = false
 }
@@ -180,7 +182,11 @@ func (f *Frame) reentrant(mod *Module, fn func(f *Frame, in ...*Tensor) []*Tenso
 	f.NoGrad(func() { out = f.invoke(mod, fn, in) })
 	f.rule = checkpointRule
 	if n != nil {
-		n.apply = func(n *Node, dOut []*Tensor) Grads { return f.Machine.replay(mod, fn, in, cast, dOut) }
+		m := f.Machine
+		n.apply = func(n *Node, dOut []*Tensor) (g Grads) {
+			m.ownGraph(func() { g = m.replay(mod, fn, in, cast, dOut) })
+			return g
+		}
 		for i, t := range out {
 			if t != nil && t.DType.Floating() {
 				f.output(n, t, int8(i))

@@ -27,12 +27,45 @@ func (m *Machine) keepWithGraph(ts ...*Tensor) {
 // parameters. The graph's accumulator holds the tensor, and so its gradient,
 // as long as the graph lives.
 func (f *Frame) RequireGrad(t *Tensor) {
-	if t.NeedsGrad || f.noGrad {
-		return
+	if !t.NeedsGrad && !f.noGrad {
+		f.makeLeaf(t)
 	}
+}
+
+// AsParameter is torch.nn.Parameter(t): another leaf over t's storage, which
+// gets a gradient of its own and whose casts autocast keeps.
+func (f *Frame) AsParameter(t *Tensor) *Tensor {
+	p := f.Detach(t)
+	p.view = false
+	f.makeLeaf(p)
+	return p
+}
+
+func (m *Machine) makeLeaf(t *Tensor) {
 	t.NeedsGrad, t.leaf = true, &Leaf{Tensor: t}
-	f.keepWithGraph(t)
-	f.kept.leaves = append(f.kept.leaves, t.leaf)
+	if !m.noGrad {
+		m.keepWithGraph(t)
+		m.kept.leaves = append(m.kept.leaves, t.leaf)
+	}
+}
+
+// ownGraph runs body, which records a graph and drops it: what that graph owns
+// dies with it.
+func (m *Machine) ownGraph(body func()) {
+	outer := m.kept
+	m.kept = kept{}
+	body()
+	m.kept.release(m)
+	m.kept = outer
+}
+
+func (k *kept) release(m *Machine) {
+	m.releaseAll(k.tensors)
+	for _, l := range k.leaves {
+		if l.Grad != nil {
+			m.release(l.Grad)
+		}
+	}
 }
 
 // rooted ties what the graph owns to the tensors that lead to it: the loss,
@@ -72,12 +105,7 @@ func (m *Machine) unroot(id storageID) {
 	if k.roots--; k.roots > 0 {
 		return
 	}
-	m.releaseAll(k.tensors)
-	for _, l := range k.leaves {
-		if l.Grad != nil {
-			m.release(l.Grad)
-		}
-	}
+	k.release(m)
 }
 
 // Discard drops the graph of t, of which nothing else may be part: no backward

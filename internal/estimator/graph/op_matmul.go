@@ -74,7 +74,7 @@ func linearBackward(m *Machine, n *Node, dOut []*Tensor) Grads {
 	rows := m.reshaped(dOut[0], D(dOut[0].Numel()/width, width))
 	weight := func() {
 		if n.wants(1) {
-			g[1] = m.alloc(D(width, n.attrs.Shape.At(-1)), rows.DType)
+			g[1] = m.allocLike(n.in[1].meta, rows.DType)
 			g[1].view = true // the transpose of what was computed
 			m.gemm()
 		}

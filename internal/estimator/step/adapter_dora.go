@@ -39,6 +39,9 @@ func (p pair) doraLayer(f *graph.Frame, magnitude *graph.Param, x, baseResult *g
 	switch {
 	case baseResult == nil:
 		turned := p.turned(f, weight)
+		if p.base.Class == "Conv1D" && p.base.Params[0].DType == x.DType {
+			turned = f.AsParameter(turned) // peft.utils.other.transpose: a parameter stays one, and trains
+		}
 		baseResult = f.Let("base_result", f.Linear(x, turned, nil))
 		f.Drop(turned)
 	case len(p.base.Params) > 1:
