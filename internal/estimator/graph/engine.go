@@ -18,6 +18,9 @@ func (m *Machine) Backward(root, grad *Tensor) {
 	oldGrad, oldPass := m.noGrad, m.pass
 	m.noGrad, m.pass = true, Backward
 	m.run([]*Tensor{root}, []*Tensor{grad})
+	if m.tag != noTag {
+		m.enter(noTag, true)
+	}
 	m.noGrad, m.pass = oldGrad, oldPass
 	if owned {
 		m.release(grad)
@@ -75,6 +78,9 @@ func (m *Machine) count(root *Node, epoch int32) {
 
 // evaluate runs one node: evaluate_function and call_function.
 func (m *Machine) evaluate(n *Node, queue *ready) {
+	if n.tag != m.tag {
+		m.enter(n.tag, true)
+	}
 	m.module, m.rule = n.module, n.rule
 	restored := m.restore(n)
 	dOut := n.outs[:n.nouts]

@@ -44,6 +44,13 @@ type Machine struct {
 	due      []*Leaf // leaves whose gradient is complete
 	pass     Pass
 
+	everyLayer bool    // rows of layers are not shortened
+	rows       []row   // those of the pass in hand
+	bounds     []bound // where their layers begin, forward and backward
+	tag        int16   // of the layer that runs
+	mirrors    map[storageID][]storageID
+	inexact    bool
+
 	blas   blas
 	cat    Category // of the next allocations
 	module int32    // index of the module that runs
@@ -86,6 +93,9 @@ func NewMachine(v spec.Versions, d Device) *Machine {
 func (m *Machine) Events() []allocator.Event {
 	n := len(m.events)
 	e := m.events[:n:n]
+	if len(m.rows) > 0 {
+		e = m.fillIn(e)
+	}
 	if cap(m.events)-n < expected/4 {
 		m.events = make([]allocator.Event, 0, expected)
 	} else {
@@ -165,6 +175,9 @@ func (m *Machine) releaseStorage(id storageID) {
 		}
 		if len(m.roots) > 0 {
 			m.unroot(id)
+		}
+		if len(m.mirrors) > 0 {
+			m.freeMirrors(id)
 		}
 	} else if s.refs < 0 {
 		panic("graph: storage of " + m.Describe(id) + " released twice")

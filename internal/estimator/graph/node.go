@@ -43,6 +43,7 @@ type Node struct {
 	deps   int32
 	epoch  int32
 	module int32
+	tag    int16 // of the layer it is part of
 
 	region   *region // the checkpointed region whose recomputation restores saved
 	regionAt int32
@@ -106,7 +107,7 @@ func (m *Machine) record(r *Rule, in ...*Tensor) *Node {
 	n := &m.nodes[0]
 	m.nodes = m.nodes[1:]
 	m.seq++
-	n.rule, n.seq, n.module = r, m.seq, m.module
+	n.rule, n.seq, n.module, n.tag = r, m.seq, m.module, m.tag
 	if len(in) <= maxInputs {
 		for i, t := range in {
 			n.in[i] = edgeTo(t)

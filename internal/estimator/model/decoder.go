@@ -97,7 +97,7 @@ func (m *decoder) forward(b Build) func(f *graph.Frame, in ...*graph.Tensor) []*
 			hidden = f.Let("hidden_states", m.dropped(f, hidden))
 		}
 		m.rotate(f, hidden, positions)
-		for _, layer := range m.layers {
+		for layer := range f.Layers(m.layers) {
 			hidden = f.Let("hidden_states", f.Call1(layer, hidden))
 			if before5 {
 				f.Let("layer_outputs", hidden)

@@ -237,7 +237,7 @@ func (m *gpt2Model) forward(b Build) func(f *graph.Frame, in ...*graph.Tensor) [
 		inputs := maskInputs{embeds: embeds, attention: in[1], positions: positions, padded: m.ctx.batch.Padded, cached: m.ctx.cache != nil}
 		m.ctx.mask = m.mask(f, b, inputs)
 		hidden = f.Let("hidden_states", f.Call1(m.drop, hidden))
-		for _, block := range m.blocks {
+		for block := range f.Layers(m.blocks) {
 			hidden = f.Let("hidden_states", f.Call1(block, hidden))
 			if m.before5() {
 				f.Let("outputs", hidden)

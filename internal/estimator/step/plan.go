@@ -67,9 +67,26 @@ type Plan struct {
 // model given by a config. It fails with fault.Fields where the config is
 // wrong or a setting is not known to the engine.
 func Compile(job spec.Job, device graph.Device) (*Plan, error) {
+	plan, err := compile(job, device, false)
+	if err == nil && plan.Machine.Inexact() {
+		return compile(job, device, true)
+	}
+	return plan, err
+}
+
+// CompileEveryLayer is Compile with every layer of the model run, where
+// Compile runs a few and copies the rest: the same program, more slowly.
+func CompileEveryLayer(job spec.Job, device graph.Device) (*Plan, error) {
+	return compile(job, device, true)
+}
+
+func compile(job spec.Job, device graph.Device, everyLayer bool) (*Plan, error) {
 	r, err := newRun(job, device)
 	if err != nil {
 		return nil, err
+	}
+	if everyLayer || newDDP(r) != nil { // its hooks want every gradient
+		r.M.RunEveryLayer()
 	}
 	r.load()
 	r.step(FirstStep)
