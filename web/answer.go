@@ -174,7 +174,7 @@ func (a answer) timeline() string {
 	for _, m := range a.Timeline {
 		p := chart.Point{Event: m.Event, Phase: m.Phase, Part: m.Part, Allocated: m.Allocated, Reserved: m.Reserved}
 		for _, c := range t.Categories {
-			p.Layers = append(p.Layers, m.ByCategory[c])
+			p.Layers = append(p.Layers, m.ByCategory.Of(c))
 		}
 		t.Points = append(t.Points, p)
 	}
@@ -187,8 +187,8 @@ func (a answer) layers() []string {
 	seen := map[string]bool{}
 	var keys []string
 	for _, m := range a.Timeline {
-		for c, b := range m.ByCategory {
-			if b != 0 && !seen[c] {
+		for _, share := range m.ByCategory {
+			if c := share.Category; share.Bytes != 0 && !seen[c] {
 				seen[c] = true
 				keys = append(keys, c)
 			}

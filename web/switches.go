@@ -77,7 +77,7 @@ func (a answer) fixed(b units.Bytes) string {
 func (a answer) momentCells(m estimator.Moment, layers []string) (cells []string, total string) {
 	sizes := make([]units.Bytes, len(layers))
 	for i, c := range layers {
-		sizes[i] = m.ByCategory[c]
+		sizes[i] = m.ByCategory.Of(c)
 	}
 	return a.Unit.column(sizes)
 }

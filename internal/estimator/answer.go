@@ -19,7 +19,7 @@ type Estimate struct {
 	Phases       []Phase        `json:"phases"`
 	Ranks        []Rank         `json:"ranks"`
 	Tensors      []Tensor       `json:"tensors"`
-	Timeline     []Moment       `json:"timeline"`
+	Timeline     Timeline       `json:"timeline"`
 	Target       TargetAnswer   `json:"target"`
 	HostMemory   units.Bytes    `json:"host_memory_bytes"`
 	Parameters   Parameters     `json:"parameters"`
@@ -126,18 +126,6 @@ type Tensor struct {
 	Category string      `json:"category"`
 	Rule     string      `json:"rule"`
 	Source   string      `json:"source"`
-}
-
-// Moment is a point of the timeline, by event index within first and steady
-// step.
-type Moment struct {
-	Event      int                    `json:"event"`
-	Phase      string                 `json:"phase"`
-	Part       string                 `json:"part"`
-	Module     string                 `json:"module"`
-	Allocated  units.Bytes            `json:"allocated_bytes"`
-	Reserved   units.Bytes            `json:"reserved_bytes"`
-	ByCategory map[string]units.Bytes `json:"by_category"`
 }
 
 // Verdict is whether the job fits its target.

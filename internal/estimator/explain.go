@@ -13,7 +13,7 @@ import (
 
 const (
 	largestTensors = 50
-	timelinePoints = 400
+	timelinePoints = 300
 )
 
 // explain walks a replay's log once more and says what the memory is: the
@@ -141,14 +141,14 @@ func (w *walk) largest() {
 }
 
 func (w *walk) point(i int, m *moment) Moment {
-	by := map[string]units.Bytes{}
+	by := make(ByCategory, 0, 8)
 	for c, b := range w.total {
 		if b != 0 {
-			by[graph.Category(c).String()] = b
+			by = append(by, Share{graph.Category(c).String(), b})
 		}
 	}
 	if r := m.allocated - m.requested; r != 0 {
-		by[graph.Rounding.String()] = r
+		by = append(by, Share{graph.Rounding.String(), r})
 	}
 	at := w.where(m)
 	return Moment{Event: i, Phase: at.Phase, Part: at.Part, Module: at.Module, Allocated: m.allocated, Reserved: m.reserved, ByCategory: by}

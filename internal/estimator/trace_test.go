@@ -151,9 +151,9 @@ func requireSameMoment(t *testing.T, want estimator.Moment, got estimator.TraceE
 	require.Equal(t, want.Module, got.Module)
 	require.Equal(t, want.Allocated, got.Allocated)
 	require.Equal(t, want.Reserved, got.Reserved)
-	for category, bytes := range want.ByCategory {
-		if category != "rounding" {
-			require.Equal(t, bytes, by[category], "%s at event %d", category, got.Event)
+	for _, s := range want.ByCategory {
+		if s.Category != "rounding" {
+			require.Equal(t, s.Bytes, by[s.Category], "%s at event %d", s.Category, got.Event)
 		}
 	}
 }

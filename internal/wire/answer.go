@@ -80,17 +80,12 @@ func EncodeEstimate(e *estimator.Estimate) ([]byte, error) { return json.Marshal
 func NonNull(e estimator.Estimate) estimator.Estimate {
 	e.Breakdown, e.PerParameter = list0(e.Breakdown), list0(e.PerParameter)
 	e.Phases, e.Ranks, e.Tensors = clone0(e.Phases), list0(e.Ranks), clone0(e.Tensors)
-	e.Timeline, e.Assumptions, e.Warnings = clone0(e.Timeline), list0(e.Assumptions), list0(e.Warnings)
+	e.Timeline, e.Assumptions, e.Warnings = list0(e.Timeline), list0(e.Assumptions), list0(e.Warnings)
 	for i := range e.Phases {
 		e.Phases[i].Parts = list0(e.Phases[i].Parts)
 	}
 	for i := range e.Tensors {
 		e.Tensors[i].Shape = list0(e.Tensors[i].Shape)
-	}
-	for i := range e.Timeline {
-		if e.Timeline[i].ByCategory == nil {
-			e.Timeline[i].ByCategory = map[string]units.Bytes{}
-		}
 	}
 	return e
 }

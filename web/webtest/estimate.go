@@ -2,6 +2,7 @@ package webtest
 
 import (
 	"fmt"
+	"slices"
 
 	"memplan/internal/estimator"
 	"memplan/internal/estimator/spec"
@@ -50,13 +51,18 @@ func timeline(batch units.Bytes) []estimator.Moment {
 	weights := 15 * units.GiB
 	var optimizer, reserved units.Bytes
 	at := func(phase, part, module string, grads, acts, logits, temps units.Bytes) {
-		by := map[string]units.Bytes{
-			"parameters": weights, "gradients": grads, "optimizer": optimizer,
-			"activations": acts, "logits": logits, "temporaries": temps, "rounding": 1000,
+		by := estimator.ByCategory{
+			{Category: "parameters", Bytes: weights},
+			{Category: "gradients", Bytes: grads},
+			{Category: "optimizer", Bytes: optimizer},
+			{Category: "activations", Bytes: acts},
+			{Category: "logits", Bytes: logits},
+			{Category: "temporaries", Bytes: temps},
+			{Category: "rounding", Bytes: 1000},
 		}
 		var sum units.Bytes
-		for _, b := range by {
-			sum += b
+		for _, s := range by {
+			sum += s.Bytes
 		}
 		reserved = max(reserved, (sum + units.GiB/3).RoundUp(2*units.MiB))
 		out = append(out, estimator.Moment{
@@ -95,17 +101,14 @@ func peak(m estimator.Moment) estimator.Peak {
 	required := process - 200*units.MiB
 	return estimator.Peak{
 		Tensor: m.Allocated - 1000, Requested: m.Allocated - 1000, Allocated: m.Allocated, Reserved: m.Reserved, Process: process, Required: required,
-		Activations: m.Allocated - m.ByCategory["parameters"],
+		Activations: m.Allocated - m.ByCategory.Of("parameters"),
 		Interval:    estimator.Interval{Low: required - units.GiB, High: required + units.GiB, Level: 0.9, Of: "required_bytes", Source: "prior"},
 		At:          estimator.Where{Phase: m.Phase, Part: m.Part, Module: m.Module, Op: "silu", MicroBatch: 1},
 	}
 }
 
 func breakdown(m estimator.Moment, p estimator.Peak) []estimator.Share {
-	var out []estimator.Share
-	for category, b := range m.ByCategory {
-		out = append(out, estimator.Share{Category: category, Bytes: b})
-	}
+	out := slices.Clone([]estimator.Share(m.ByCategory))
 	return append(out,
 		estimator.Share{Category: "fragmentation", Bytes: p.Reserved - p.Allocated},
 		estimator.Share{Category: "context", Bytes: p.Process - p.Reserved})
