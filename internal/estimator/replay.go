@@ -2,6 +2,7 @@ package estimator
 
 import (
 	"errors"
+	"slices"
 	"strconv"
 
 	"memplan/internal/estimator/allocator"
@@ -44,16 +45,30 @@ type phaseStats struct {
 	parts                          [5]struct{ peak, end units.Bytes }
 }
 
-// run replays a plan. The returned replay has an OOM when it did not complete.
-func run(plan *step.Plan, cfg allocator.Config) (*replay, *allocator.Allocator, error) {
-	r := &replay{log: make([]moment, 0, countEvents(plan.Program))}
-	a := allocator.New(cfg)
-	err := a.Run(plan.Program, &allocator.Watcher{Event: r.event, Mark: r.mark, Carry: r.carry})
-	r.stats = a.Stats()
-	if errors.As(err, &r.oom) {
-		return r, a, nil
+// Workspace is memory that answers are worked out in, kept from one to the
+// next; it is for one goroutine at a time. The zero Workspace is ready.
+type Workspace struct {
+	memory    graph.Memory
+	allocator *allocator.Allocator
+	log       []moment
+}
+
+// run replays a plan. The returned replay has an OOM when it did not complete;
+// it is good until the next run.
+func (w *Workspace) run(plan *step.Plan, cfg allocator.Config) (*replay, error) {
+	if w.allocator == nil {
+		w.allocator = allocator.New(cfg)
+	} else {
+		w.allocator.Reset(cfg)
 	}
-	return r, a, err
+	r := &replay{log: slices.Grow(w.log[:0], countEvents(plan.Program))}
+	err := w.allocator.Run(plan.Program, &allocator.Watcher{Event: r.event, Mark: r.mark, Carry: r.carry})
+	w.log = r.log
+	r.stats = w.allocator.Stats()
+	if errors.As(err, &r.oom) {
+		return r, nil
+	}
+	return r, err
 }
 
 // countEvents is how many events one run of each part has.

@@ -1,6 +1,8 @@
 package estimator
 
 import (
+	"slices"
+
 	"memplan/internal/estimator/allocator"
 	"memplan/internal/estimator/spec"
 	"memplan/internal/estimator/step"
@@ -18,29 +20,25 @@ const requiredReplays = 2
 // first; what it fills in is among the answer's assumptions. Errors are
 // fault.Fields where the job is wrong.
 func Run(job spec.Job, device spec.Device, co spec.Coefficients) (*Estimate, error) {
+	return new(Workspace).Run(job, device, co)
+}
+
+// Run is the function Run in this workspace.
+func (w *Workspace) Run(job spec.Job, device spec.Device, co spec.Coefficients) (*Estimate, error) {
 	job, assumptions, err := Resolve(job)
 	if err != nil {
 		return nil, err
 	}
-	plan, err := step.Compile(job, cardFor(device))
+	plan, err := step.CompileIn(&w.memory, job, cardFor(device))
 	if err != nil {
 		return nil, err
 	}
 	outside := co.Context.Mean + co.NCCL.Mean
-	cfg := settings(job.Runtime, device.Total)
-	free, a, err := run(plan, cfg)
-	if err != nil {
-		return nil, err
-	}
-	required, err := a.RequiredAfter(cfg, plan.Program, free.stats, requiredReplays)
-	if err != nil {
-		return nil, err
-	}
 	e := &Estimate{
 		Version: 1, Engine: Engine{Version: Version}, Job: job,
 		Assumptions: assumptions, Warnings: []Warning{},
 	}
-	played, err := e.underCapacity(plan, free, cfg, device, outside)
+	played, required, err := w.play(e, plan, settings(job.Runtime, device.Total), device.Usable()-outside)
 	if err != nil {
 		return nil, err
 	}
@@ -53,22 +51,43 @@ func Run(job spec.Job, device spec.Device, co spec.Coefficients) (*Estimate, err
 	return e, nil
 }
 
-// underCapacity is the replay the answer reports: the one without limit, or,
-// where that reserves more than the card gives and the job still completes by
-// releasing cached segments, the one under the card's capacity.
-func (e *Estimate) underCapacity(plan *step.Plan, free *replay, cfg allocator.Config, d spec.Device, outside units.Bytes) (*replay, error) {
-	capacity := d.Usable() - outside
-	if capacity <= 0 || free.stats.Reserved.Peak <= capacity {
-		return free, nil
+// play replays the plan and finds what it requires. The replay it returns is
+// the one the answer reports: without limit, or, where that reserves more than
+// the card gives and the job still completes by releasing cached segments,
+// under the card's capacity.
+func (w *Workspace) play(e *Estimate, plan *step.Plan, cfg allocator.Config, capacity units.Bytes) (*replay, units.Bytes, error) {
+	played, err := w.run(plan, cfg)
+	if err != nil {
+		return nil, 0, err
 	}
-	cfg.Capacity = capacity
-	limited, _, err := run(plan, cfg)
-	if err != nil || limited.oom != nil {
-		return free, err
+	required, err := w.allocator.RequiredAfter(cfg, once(plan.Program), played.stats, requiredReplays)
+	if err != nil || capacity <= 0 || played.stats.Reserved.Peak <= capacity || required > capacity {
+		return played, required, err
 	}
-	e.warn("allocator_retries", "The job completes only because the allocator releases cached segments when it runs out; each time costs a synchronisation, and fragmentation may yet end it.",
-		free.stats.Reserved.Peak-capacity, "target")
-	return limited, nil
+	over := played.stats.Reserved.Peak - capacity
+	under := cfg
+	under.Capacity = capacity
+	limited, err := w.run(plan, under)
+	if err != nil {
+		return nil, 0, err
+	}
+	if limited.oom != nil { // required was found on fewer steps than this
+		played, err = w.run(plan, cfg)
+		return played, required, err
+	}
+	e.warn("allocator_retries", "The job completes only because the allocator releases cached segments when it runs out; each time costs a synchronisation, and fragmentation may yet end it.", over, "target")
+	return limited, required, nil
+}
+
+// once is a program whose steady step runs a single time: what a job needs to
+// complete shows in its first steady step, later ones only settle the cache.
+func once(p allocator.Program) allocator.Program {
+	q := slices.Clone(p)
+	last := &q[len(q)-1]
+	if last.Label == int32(step.SteadyStep) {
+		last.Repeat, last.Carry = 1, nil
+	}
+	return q
 }
 
 func (e *Estimate) warn(code, text string, bytes units.Bytes, path string) {

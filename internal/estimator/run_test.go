@@ -39,11 +39,27 @@ func TestBreakdownSumsToProcess(t *testing.T) {
 	t.Log(e.Summary)
 }
 
+// A workspace used again gives the answer a fresh one gives.
+func TestWorkspaceHoldsNothingOfAnAnswer(t *testing.T) {
+	w := new(estimator.Workspace)
+	small := llama8B(t)
+	small.Model.Config["num_hidden_layers"] = 8.0
+	small.Training.Checkpointing.Mode = "full"
+	for _, job := range []spec.Job{llama8B(t), small, llama8B(t), small} {
+		got, err := w.Run(job, a100, prior)
+		require.NoError(t, err)
+		want, err := estimator.Run(job, a100, prior)
+		require.NoError(t, err)
+		require.Equal(t, want, got)
+	}
+}
+
 func BenchmarkLlama8B(b *testing.B) {
 	j := llama8B(b)
 	b.ReportAllocs()
+	w := new(estimator.Workspace)
 	for b.Loop() {
-		if _, err := estimator.Run(j, a100, prior); err != nil {
+		if _, err := w.Run(j, a100, prior); err != nil {
 			b.Fatal(err)
 		}
 	}
@@ -52,8 +68,9 @@ func BenchmarkLlama8B(b *testing.B) {
 func BenchmarkCompile8B(b *testing.B) {
 	j, _, _ := estimator.Resolve(llama8B(b))
 	n := 0
+	memory := new(graph.Memory)
 	for b.Loop() {
-		p, err := step.Compile(j, graph.Device{Capability: spec.Version{8, 0}, Multiprocessors: 108, ThreadsPerSM: 2048})
+		p, err := step.CompileIn(memory, j, graph.Device{Capability: spec.Version{8, 0}, Multiprocessors: 108, ThreadsPerSM: 2048})
 		if err != nil {
 			b.Fatal(err)
 		}

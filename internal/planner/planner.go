@@ -2,6 +2,7 @@ package planner
 
 import (
 	"context"
+	"sync"
 	"time"
 
 	lru "github.com/hashicorp/golang-lru/v2"
@@ -43,7 +44,7 @@ type Planner struct {
 func New(c Config) *Planner {
 	p := &Planner{catalog: c.Catalog, store: c.Store, hub: c.Hub, engine: c.Engine, now: c.Now}
 	if p.engine == nil {
-		p.engine = estimator.Run
+		p.engine = pooled()
 	}
 	if p.now == nil {
 		p.now = time.Now
@@ -55,6 +56,18 @@ func New(c Config) *Planner {
 		p.answers, _ = lru.New[cacheKey, *estimator.Estimate](c.CacheEntries) // fails only on a size below 1
 	}
 	return p
+}
+
+// pooled is the engine with its working memory kept from one answer to the
+// next. A workspace in which the engine panicked is not used again.
+func pooled() Engine {
+	pool := sync.Pool{New: func() any { return new(estimator.Workspace) }}
+	return func(job spec.Job, device spec.Device, co spec.Coefficients) (*estimator.Estimate, error) {
+		w := pool.Get().(*estimator.Workspace)
+		est, err := w.Run(job, device, co)
+		pool.Put(w)
+		return est, err
+	}
 }
 
 // Estimate answers a job and keeps nothing. The answer may be shared with other

@@ -278,10 +278,13 @@ func (s *stretch) copyStorages(p *stretchPart, shift int32) {
 	}
 }
 
+// mirrored is room for the events outside a row that its copies share.
+const mirrored = 256
+
 // emit writes the events anew with the copies in their places.
 func (s *stretch) emit(events []allocator.Event, bounds []bound) ([]allocator.Event, []bound) {
 	per := len(s.forward[template].events) + len(s.backward[template].events)
-	out := make([]allocator.Event, 0, len(events)+per*s.copies()+64)
+	out := s.memory.events.take(len(events) + per*s.copies() + mirrored)[:0]
 	out = append(out, events[:bounds[0].at]...)
 	var moved []bound
 	n := len(s.row.layers)

@@ -23,6 +23,7 @@ type Machine struct {
 	Versions spec.Versions
 	Device   Device
 
+	memory   *Memory
 	events   []allocator.Event
 	storages []storage
 	byBlock  map[int32]storageID // storages whose block was renamed
@@ -77,17 +78,28 @@ const (
 	Backward
 )
 
-// expected is how many events and storages a machine makes room for at once:
-// what a model of some thirty layers needs for two steps.
-const expected = 1 << 14
+// expected is how many events, storages, tensors a machine makes room for at
+// once: what a model of some thirty layers needs for two steps.
+const expected = 1 << 13
 
-// NewMachine returns an empty card.
-func NewMachine(v spec.Versions, d Device) *Machine {
+// NewMachine returns an empty card with memory of its own to work in.
+func NewMachine(v spec.Versions, d Device) *Machine { return NewMachineIn(nil, v, d) }
+
+// NewMachineIn returns an empty card that works in the given memory, or in its
+// own where that is nil.
+func NewMachineIn(memory *Memory, v spec.Versions, d Device) *Machine {
+	if memory == nil {
+		memory = &Memory{}
+	}
+	memory.reset()
 	return &Machine{
 		Versions: v, Device: d, cat: Temporaries, rule: noRule, paths: []string{""}, byBlock: map[int32]storageID{},
-		events: make([]allocator.Event, 0, expected), storages: make([]storage, 0, expected), made: make([]Origin, 0, expected),
+		memory: memory, events: memory.events.take(expected)[:0], storages: memory.storages, made: memory.made,
 	}
 }
+
+// Close gives the memory back.
+func (m *Machine) Close() { m.memory.storages, m.memory.made = m.storages, m.made }
 
 // Events hands over the events recorded since the last call.
 func (m *Machine) Events() []allocator.Event {
@@ -97,7 +109,7 @@ func (m *Machine) Events() []allocator.Event {
 		e = m.fillIn(e)
 	}
 	if cap(m.events)-n < expected/4 {
-		m.events = make([]allocator.Event, 0, expected)
+		m.events = m.memory.events.take(expected)[:0]
 	} else {
 		m.events = m.events[n:]
 	}
@@ -109,10 +121,13 @@ func (m *Machine) Mark(code int32) {
 	m.events = append(m.events, allocator.Event{Kind: allocator.Mark, Site: code})
 }
 
+// slab is how many tensors or nodes are taken from the memory at a time.
+const slab = 256
+
 // newTensor takes a tensor from the slab.
 func (m *Machine) newTensor() *Tensor {
 	if len(m.tensors) == 0 {
-		m.tensors = make([]Tensor, 256)
+		m.tensors = m.memory.tensors.take(slab)
 	}
 	t := &m.tensors[0]
 	m.tensors = m.tensors[1:]

@@ -102,7 +102,7 @@ func (m *Machine) record(r *Rule, in ...*Tensor) *Node {
 		return nil
 	}
 	if len(m.nodes) == 0 {
-		m.nodes = make([]Node, 256)
+		m.nodes = m.memory.nodes.take(slab)
 	}
 	n := &m.nodes[0]
 	m.nodes = m.nodes[1:]

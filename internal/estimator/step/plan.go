@@ -66,10 +66,14 @@ type Plan struct {
 // Compile runs the job symbolically on a card. The job must be resolved, its
 // model given by a config. It fails with fault.Fields where the config is
 // wrong or a setting is not known to the engine.
-func Compile(job spec.Job, device graph.Device) (*Plan, error) {
-	plan, err := compile(job, device, false)
+func Compile(job spec.Job, device graph.Device) (*Plan, error) { return CompileIn(nil, job, device) }
+
+// CompileIn is Compile in memory that is kept from one job to the next. The
+// plan is good until the memory is used again.
+func CompileIn(memory *graph.Memory, job spec.Job, device graph.Device) (*Plan, error) {
+	plan, err := compile(memory, job, device, false)
 	if err == nil && plan.Machine.Inexact() {
-		return compile(job, device, true)
+		return compile(memory, job, device, true)
 	}
 	return plan, err
 }
@@ -77,11 +81,11 @@ func Compile(job spec.Job, device graph.Device) (*Plan, error) {
 // CompileEveryLayer is Compile with every layer of the model run, where
 // Compile runs a few and copies the rest: the same program, more slowly.
 func CompileEveryLayer(job spec.Job, device graph.Device) (*Plan, error) {
-	return compile(job, device, true)
+	return compile(nil, job, device, true)
 }
 
-func compile(job spec.Job, device graph.Device, everyLayer bool) (*Plan, error) {
-	r, err := newRun(job, device)
+func compile(memory *graph.Memory, job spec.Job, device graph.Device, everyLayer bool) (*Plan, error) {
+	r, err := newRun(memory, job, device)
 	if err != nil {
 		return nil, err
 	}
@@ -91,6 +95,7 @@ func compile(job spec.Job, device graph.Device, everyLayer bool) (*Plan, error) 
 	r.load()
 	r.step(FirstStep)
 	r.steady()
+	r.M.Close()
 	plan := &Plan{Program: r.program, Machine: r.M, Network: r.Net, Total: r.total}
 	for _, p := range r.Params {
 		plan.Trainable += p.Numel()
@@ -127,8 +132,8 @@ type Run struct {
 	parts     []allocator.Part
 }
 
-func newRun(job spec.Job, device graph.Device) (*Run, error) {
-	r := &Run{Job: &job, M: graph.NewMachine(versionsOf(job.Runtime), device)}
+func newRun(memory *graph.Memory, job spec.Job, device graph.Device) (*Run, error) {
+	r := &Run{Job: &job, M: graph.NewMachineIn(memory, versionsOf(job.Runtime), device)}
 	fields := beyond(&job)
 	t, ok := trainers()[job.Runtime.Trainer]
 	if !ok {
