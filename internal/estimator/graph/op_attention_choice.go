@@ -33,7 +33,7 @@ func (m *Machine) chooseAttention(q, k, v, mask *Tensor, a Attention) attentionB
 		order = []attentionBackend{cudnnAttention, flashAttention, efficientAttention}
 	}
 	for _, b := range order {
-		if m.accepts(b, q, k, v, mask) {
+		if m.accepts(b, q, k, v, mask, a.Dropout) {
 			return b
 		}
 	}
@@ -41,13 +41,13 @@ func (m *Machine) chooseAttention(q, k, v, mask *Tensor, a Attention) attentionB
 }
 
 // accepts reports whether a fused kernel takes the arguments.
-func (m *Machine) accepts(b attentionBackend, q, k, v, mask *Tensor) bool {
+func (m *Machine) accepts(b attentionBackend, q, k, v, mask *Tensor, dropout float64) bool {
 	width, major := q.Shape.D[3], m.Device.Capability[0]
 	half := q.DType != F32
 	same := k.Shape.D[3] == width && v.Shape.D[3] == width
 	switch b {
 	case flashAttention:
-		return half && mask == nil && same && width <= 256 && major >= 8 && !m.wideOnSmallCard(q, width)
+		return half && mask == nil && same && width <= 256 && major >= 8 && !m.wideOnSmallCard(q, dropout)
 	case cudnnAttention:
 		return half && same && width <= 128 && width%8 == 0 && q.Shape.D[2] > 1
 	}
@@ -58,11 +58,13 @@ func (m *Machine) accepts(b attentionBackend, q, k, v, mask *Tensor) bool {
 	return k.Shape.D[3] == width && width%m.gemmAlignment(half) == 0 && v.Shape.D[3]%m.gemmAlignment(half) == 0
 }
 
-// wideOnSmallCard: flash's backward does not fit the shared memory of 8.6 and
-// 8.9 above 192 columns (check_requires_grad_and_head_dim_gt192_constraints).
-func (m *Machine) wideOnSmallCard(q *Tensor, width int64) bool {
-	c := m.Device.Capability
-	return c[0] == 8 && c[1] >= 6 && width > 192 && q.NeedsGrad
+// wideOnSmallCard: flash's backward does not fit the shared memory of 8.6, 8.9
+// and 12 between 192 and 224 columns, and above only without dropout
+// (check_requires_grad_and_head_dim_gt192_constraints_on_sm86_89_or_120).
+func (m *Machine) wideOnSmallCard(q *Tensor, dropout float64) bool {
+	c, width := m.Device.Capability, q.Shape.D[3]
+	small := c[0] == 8 && c[1] >= 6 || c[0] == 12
+	return small && q.NeedsGrad && (width > 192 && width <= 224 || width > 224 && dropout > 0)
 }
 
 // gemmAlignment is minimum_gemm_alignment, in elements.

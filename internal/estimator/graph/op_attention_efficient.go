@@ -95,21 +95,24 @@ type efficientTile struct {
 // tileOf chooses it as the kernels are ordered in
 // aten/src/ATen/native/transformers/cuda/mem_eff_attention/kernels/generate_kernels.py:
 // by the widest head it takes, the larger tile first where the card's shared
-// memory holds it.
+// memory holds it; 8.6 and 8.9 have a kernel of their own for 96 columns
+// without dropout.
 func (m *Machine) tileOf(half bool, width int64, dropout bool) efficientTile {
 	c := m.Device.Capability
 	small := c[0] == 8 && c[1] > 0 // 99 KiB of shared memory for a block
-	if half && small && !dropout && width <= 96 {
+	switch {
+	case width <= 64:
+		return efficientTile{64, 64, half}
+	case width > 128 && (half || c[0] >= 8):
+		return efficientTile{128, 64, false}
+	case half && small && width <= 96 && !dropout, half && c[0] < 8:
 		return efficientTile{128, 64, true}
+	case half && !small:
+		return efficientTile{128, 128, true}
+	case !half && c[0] >= 8 && !small:
+		return efficientTile{128, 64, false}
 	}
-	t := efficientTile{64, 64, half && width <= 64}
-	if width > 64 && !small && (c[0] >= 8 || half) {
-		t = efficientTile{128, 64, half && width <= 128}
-		if t.inRegisters && c[0] >= 8 {
-			t.keys = 128
-		}
-	}
-	return t
+	return efficientTile{64, 64, false}
 }
 
 // efficientWorkspace is the bytes the backward kernel accumulates in
@@ -122,7 +125,7 @@ func (m *Machine) efficientWorkspace(q, k, v *Tensor, dropout bool) int64 {
 	heads := q.Shape.D[0] * q.Shape.D[1]
 	queries, keys, width, valueWidth := q.Shape.D[2], k.Shape.D[2], q.Shape.D[3], v.Shape.D[3]
 	t := m.tileOf(half, max(width, valueWidth), dropout)
-	words := divUp(queries, t.queries) * divUp(width, t.queries) * (4 + t.queries*t.queries)
+	words := divUp(queries, t.queries) * divUp(width, t.keys) * (4 + t.queries*t.keys)
 	if half && !t.inRegisters {
 		splits := max(1, min(divUp(keys, t.keys), 200/heads))
 		if heads >= 256 && keys <= 2*t.keys {

@@ -1,6 +1,10 @@
 package graph
 
-import "memplan/internal/estimator/spec"
+import (
+	"math"
+
+	"memplan/internal/estimator/spec"
+)
 
 var flashRule = &Rule{Name: "_scaled_dot_product_flash_attention", Source: "aten/src/ATen/native/transformers/cuda/flash_attn/flash_api.cpp", Backward: flashBackward}
 
@@ -30,12 +34,58 @@ func (f *Frame) FlashAttention(q, k, v *Tensor, dropout float64) *Tensor {
 	f.save(n, q, k, v)
 	out := f.allocHeads(q, q.DType)
 	lse := f.alloc(D(q.Shape.D[0], q.Shape.D[1], q.Shape.D[2]), F32)
+	splits := f.flashSplits(q, k, dropout)
 	kept := append([]*Tensor{out, lse}, f.flashState(dropout)...)
+	f.letGo(splits...)
 	f.output(n, out, 0)
 	f.save(n, kept...)
 	f.letGo(kept[1:]...)
 	f.consume(q, k, v)
 	return f.produce(out)
+}
+
+// flashSplits is what the forward kernel adds up when it splits the keys, as it
+// does without dropout where queries alone do not fill the card: log-sum-exp
+// and result of each split, in fp32 (flash_api.cpp:set_params_splitkv).
+func (m *Machine) flashSplits(q, k *Tensor, dropout float64) []*Tensor {
+	b, h, s, d := q.Shape.D[0], q.Shape.D[1], q.Shape.D[2], q.Shape.D[3]
+	keysPerBlock := int64(64)
+	if d <= 64 {
+		keysPerBlock = 256
+	} else if d <= 128 {
+		keysPerBlock = 128
+	}
+	n := splitsOf(b*h*divUp(s, 64), 2*m.Device.Multiprocessors, divUp(k.Shape.D[2], keysPerBlock))
+	if dropout > 0 || n == 1 {
+		return nil
+	}
+	return []*Tensor{m.alloc(D(n, b, h, s), F32), m.alloc(D(n, b, h, s, roundUp(d, 32)), F32)}
+}
+
+// splitsOf is num_splits_heuristic: the fewest splits that use the card within
+// 85 % as well as the best number does.
+func splitsOf(work, slots, keyBlocks int64) int64 {
+	if float32(work) >= 0.8*float32(slots) {
+		return 1
+	}
+	most := min(128, slots, keyBlocks)
+	use := func(n int64) float64 { // 0 where n splits are no more than n-1
+		if n > 1 && divUp(keyBlocks, n) == divUp(keyBlocks, n-1) {
+			return 0
+		}
+		waves := float64(work*n) / float64(slots)
+		return waves / math.Ceil(waves)
+	}
+	best := 0.0
+	for n := int64(1); n <= most; n++ {
+		best = max(best, use(n))
+	}
+	for n := int64(1); n <= most; n++ {
+		if u := use(n); u > 0 && u >= 0.85*best {
+			return n
+		}
+	}
+	return 1
 }
 
 // flashState is the seed and an unused tensor; with dropout the seed is made

@@ -1,31 +1,12 @@
 package graph
 
-var embeddingRule = &Rule{Name: "embedding", Source: "aten/src/ATen/native/cuda/Embedding.cu:embedding_dense_backward_cuda", Backward: func(m *Machine, n *Node, dOut []*Tensor) Grads {
-	return Grads{m.alloc(n.attrs.Shape, dOut[0].DType)}
-}}
-
-// Embedding is F.embedding: it keeps the indices, and its backward fills a
-// dense gradient of the whole table.
-func (f *Frame) Embedding(indices, weight *Tensor) *Tensor {
-	n := f.record(embeddingRule, weight)
-	f.save(n, indices)
-	if n != nil {
-		n.attrs.Shape = weight.Shape
-	}
-	shape := indices.Shape
-	shape.D[shape.N] = weight.Shape.D[1]
-	shape.N++
-	out := f.alloc(shape, weight.DType)
-	f.output(n, out, 0)
-	f.consume(indices)
-	return f.produce(out)
-}
-
 var (
 	arangeRule = &Rule{Name: "arange", Source: "aten/src/ATen/native/cuda/RangeFactories.cu"}
 	emptyRule  = &Rule{Name: "empty", Source: "aten/src/ATen/native/cuda/EmptyTensor.cpp"}
 	copyRule   = &Rule{Name: "to", Source: "aten/src/ATen/native/TensorConversions.cpp"}
-	padRule    = &Rule{Name: "constant_pad_nd", Source: "aten/src/ATen/native/PadNd.cpp"}
+	padRule    = &Rule{Name: "constant_pad_nd", Source: "FunctionsManual.cpp:constant_pad_nd_backward", Backward: func(m *Machine, n *Node, dOut []*Tensor) Grads {
+		return Grads{m.alloc(n.attrs.Shape, dOut[0].DType)}
+	}}
 )
 
 // Arange is torch.arange(n) on the card.
@@ -50,10 +31,14 @@ func (f *Frame) Input(d DType, sizes ...int64) *Tensor {
 	return f.produce(t)
 }
 
-// PadLast is F.pad of the last dimension of a tensor without gradient.
+// PadLast is F.pad of the last dimension.
 func (f *Frame) PadLast(t *Tensor, by int64) *Tensor {
-	f.rule = padRule
+	n := f.record(padRule, t)
+	if n != nil {
+		n.attrs.Shape = t.Shape
+	}
 	r := f.alloc(t.Shape.With(-1, t.Shape.At(-1)+by), t.DType)
+	f.output(n, r, 0)
 	f.consume(t)
 	return f.produce(r)
 }
