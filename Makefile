@@ -51,7 +51,7 @@ fuzz: ## every fuzz target for $(FUZZTIME)
 
 deps: ## on Debian: the Postgres, Chromium and Python that tests use
 	$(SUDO) apt-get update
-	$(SUDO) env DEBIAN_FRONTEND=noninteractive apt-get install -y --no-install-recommends postgresql chromium python3
+	$(SUDO) env DEBIAN_FRONTEND=noninteractive apt-get install -y --no-install-recommends postgresql chromium curl python3 python3
 
 cover: ## bin/cover.html, and the share of statements that tests reach
 	@mkdir -p bin
