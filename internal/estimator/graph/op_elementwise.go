@@ -18,25 +18,32 @@ func (m *Machine) resultLike(shape Dims, d DType, operands ...*Tensor) *Tensor {
 }
 
 // denseIn returns gapless strides that keep the order of t's dimensions in
-// memory.
+// memory. A stride of 0 says nothing about it
+// (aten/src/ATen/TensorIterator.cpp:reorder_dimensions).
 func denseIn(t *Tensor) Dims {
 	if t.dense() {
 		return t.Stride
 	}
 	n := int(t.Shape.N)
-	var order [MaxDims]int
+	var inner [MaxDims]int // dimensions, the innermost first
 	for i := range n {
-		j := i
-		for ; j > 0 && t.Stride.D[order[j-1]] < t.Stride.D[i]; j-- {
-			order[j] = order[j-1]
+		inner[i] = n - 1 - i
+		for at, k := i, i-1; k >= 0; k-- {
+			a, b := t.Stride.D[inner[k]], t.Stride.D[inner[at]]
+			if a != 0 && b != 0 && a < b {
+				break
+			}
+			if b != 0 && a > b {
+				inner[k], inner[at] = inner[at], inner[k]
+				at = k
+			}
 		}
-		order[j] = i
 	}
 	s := Dims{N: t.Shape.N}
 	step := int64(1)
-	for k := n - 1; k >= 0; k-- {
-		s.D[order[k]] = step
-		step *= t.Shape.D[order[k]]
+	for _, d := range inner[:n] {
+		s.D[d] = step
+		step *= t.Shape.D[d]
 	}
 	return s
 }

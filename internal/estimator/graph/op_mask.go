@@ -135,6 +135,16 @@ func (f *Frame) Choose(mask *Tensor, d DType) *Tensor {
 	return f.produce(out)
 }
 
+// Override is torch.where(mask, number, x): the number becomes a tensor.
+func (f *Frame) Override(mask, x *Tensor) *Tensor {
+	f.rule = whereMaskRule
+	number := f.alloc(D(), x.DType)
+	out := f.resultLike(broadcast(mask.Shape, x.Shape), x.DType, mask, x)
+	f.release(number)
+	f.consume(mask, x)
+	return f.produce(out)
+}
+
 var chooseGradRule = &Rule{Name: "where", Source: "derivatives.yaml:where.self", Backward: func(m *Machine, n *Node, dOut []*Tensor) Grads {
 	zero := m.alloc(D(), dOut[0].DType)
 	g := m.resultLike(dOut[0].Shape, dOut[0].DType, dOut[0])

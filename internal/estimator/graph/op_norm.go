@@ -6,6 +6,7 @@ var layerNormRule = &Rule{Name: "native_layer_norm", Source: "aten/src/ATen/nati
 
 // LayerNorm is F.layer_norm over the last dimension, in fp32 under autocast.
 // It keeps its input, its parameters, and mean and deviation of each row.
+// Weight and bias may be nil, the bias alone too.
 func (f *Frame) LayerNorm(x, weight, bias *Tensor) *Tensor {
 	bs, ws, xs := f.raise(bias), f.raise(weight), f.raise(x)
 	f.consume(x)
@@ -13,7 +14,12 @@ func (f *Frame) LayerNorm(x, weight, bias *Tensor) *Tensor {
 		xs = f.own1(f.Contiguous(f.produce(xs)))
 	}
 	n := f.record(layerNormRule, xs, ws, bs)
-	f.save(n, xs, ws, bs)
+	f.save(n, xs)
+	for _, p := range []*Tensor{ws, bs} {
+		if p != nil {
+			f.save(n, p)
+		}
+	}
 	out := f.alloc(xs.Shape, xs.DType)
 	rows := D(xs.Numel() / xs.Shape.At(-1))
 	mean, rstd := f.alloc(rows, F32), f.alloc(rows, F32)
@@ -25,16 +31,16 @@ func (f *Frame) LayerNorm(x, weight, bias *Tensor) *Tensor {
 
 // layerNormBackward: the input's gradient, then those of scale and shift.
 func layerNormBackward(m *Machine, n *Node, dOut []*Tensor) Grads {
-	x, scale, shift := n.saved[0], n.saved[1], n.saved[2]
+	x := n.saved[0]
 	var g Grads
 	if n.wants(0) {
 		g[0] = m.alloc(x.Shape, x.DType)
 	}
 	if n.wants(1) {
-		g[1] = m.alloc(scale.Shape, scale.DType)
+		g[1] = m.alloc(n.in[1].meta.Shape, n.in[1].meta.DType)
 	}
 	if n.wants(2) {
-		g[2] = m.alloc(shift.Shape, shift.DType)
+		g[2] = m.alloc(n.in[2].meta.Shape, n.in[2].meta.DType)
 	}
 	dy := m.reshaped(dOut[0], x.Shape)
 	if !dy.Contiguous() {

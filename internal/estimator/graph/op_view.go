@@ -194,6 +194,12 @@ func (f *Frame) Slice(t *Tensor, dim int, from, to int64) *Tensor {
 	return f.viewOf(sliceRule, t, t.Shape.With(dim, to-from), t.Stride)
 }
 
+// SliceStep is t[..., from::step] along the last dimension.
+func (f *Frame) SliceStep(t *Tensor, from, step int64) *Tensor {
+	shape := t.Shape.With(-1, (t.Shape.At(-1)-from+step-1)/step)
+	return f.viewOf(sliceRule, t, shape, t.Stride.With(-1, step*t.Stride.At(-1)))
+}
+
 // wholeSliceFreeSince is when indexing with ":" stopped recording a slice
 // (measured on 2.6 and 2.15; the older way is assumed in between).
 var wholeSliceFreeSince = spec.Version{2, 15}

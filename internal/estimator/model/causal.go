@@ -42,6 +42,17 @@ type decoderContext struct {
 	batch           Batch
 	mask, positions *graph.Tensor
 	cache           *keyValueCache
+	// slides says that the cache keeps a window of tokens for these layers.
+	slides bool
+}
+
+// updateCache is cache.update; a window's layer first puts its width on the
+// card (DynamicSlidingWindowLayer.lazy_initialization).
+func (c *decoderContext) updateCache(f *graph.Frame, keyName, valueName string, key, value *graph.Tensor) (k, v *graph.Tensor) {
+	if c.cache != nil && c.cache.copies && c.slides {
+		c.cache.tensors = append(c.cache.tensors, f.Own(f.Empty(graph.I64)))
+	}
+	return c.cache.update(f, keyName, valueName, key, value)
 }
 
 // causalLM is a decoder with a language modelling head and its loss.
@@ -53,6 +64,8 @@ type causalLM struct {
 	// slices says that the head's input is written hidden_states[:, rows, :],
 	// whose three slices are recorded.
 	slices bool
+	// scores is what is done to the head's result; nil is nothing.
+	scores func(f *graph.Frame, logits *graph.Tensor) *graph.Tensor
 }
 
 // newCausalLM puts a head on a decoder; a tied one shares the embeddings'
@@ -65,6 +78,12 @@ func newCausalLM(class, name string, base, embeddings *graph.Module, ctx *decode
 		lm.head.Params[0].Tied = embeddings.Params[0]
 	}
 	return lm
+}
+
+// setHead puts another head in the place of the usual one.
+func (lm *causalLM) setHead(name string, head *graph.Module) {
+	lm.Children = lm.Children[:1]
+	lm.head = lm.Child(name, head)
 }
 
 // run is the model's forward with labels.
@@ -81,6 +100,9 @@ func (lm *causalLM) run(f *graph.Frame, b Batch) Outputs {
 			kept = f.SliceWhole(hidden, 3)
 		}
 		logits := f.Let("logits", f.Call1(lm.head, kept))
+		if lm.scores != nil {
+			logits = f.Let("logits", lm.scores(f, logits))
+		}
 		loss := f.Let("loss", causalLMLoss(f, b, logits))
 		return []*graph.Tensor{loss, logits}
 	}, tokens, mask, b.Tensor(Labels))

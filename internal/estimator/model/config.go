@@ -2,6 +2,8 @@ package model
 
 import (
 	"fmt"
+	"maps"
+	"slices"
 	"strings"
 
 	"memplan/internal/fault"
@@ -95,6 +97,71 @@ func (c *Config) Text(fallback, key string) string {
 	}
 	c.fields.Add("model.config."+key, c.values[key], "text", "")
 	return fallback
+}
+
+// Window returns the width of an attention window; 0 is none, which null means.
+func (c *Config) Window(fallback int64, key string) int64 {
+	if c.Null(key) {
+		return 0
+	}
+	return c.IntOr(fallback, key)
+}
+
+// Null reports whether a key is null.
+func (c *Config) Null(key string) bool {
+	v, set := c.values[key]
+	return set && v == nil
+}
+
+// Sliding says which layers see only a window: those layer_types names, else
+// all but every so many-th.
+func (c *Config) Sliding(layers, every int64) []bool {
+	named, _ := c.values["layer_types"].([]any)
+	if named != nil && int64(len(named)) != layers {
+		c.fields.Add("model.config.layer_types", len(named), fmt.Sprintf("a list of %d", layers), "")
+		return nil
+	}
+	sliding := make([]bool, layers)
+	for i := range sliding {
+		sliding[i] = (int64(i)+1)%every != 0
+		if named != nil {
+			sliding[i] = named[i] == "sliding_attention"
+		}
+	}
+	return sliding
+}
+
+// Activation returns the name of an activation the programs know, or the
+// default.
+func (c *Config) Activation(fallback, key string) string {
+	name := c.Text(fallback, key)
+	if activations[name] == nil {
+		known := slices.Sorted(maps.Keys(activations))
+		c.fields.Add("model.config."+key, name, "one of "+join(known), nearest(name, known))
+		return fallback
+	}
+	return name
+}
+
+// RotaryPart returns the columns of a head that rotary embeddings turn: the
+// factor stands among the rope parameters or, in older files, by itself.
+func (c *Config) RotaryPart(fallback float64, key string, headDim int64) int64 {
+	factor := c.Float(fallback, key)
+	if rope, ok := c.values["rope_parameters"].(map[string]any); ok {
+		nested := Config{values: rope}
+		factor = nested.Float(factor, "partial_rotary_factor")
+	}
+	return int64(float64(headDim) * factor)
+}
+
+// Refuses reports an error where a switch is on that the program does not
+// know.
+func (c *Config) Refuses(keys ...string) {
+	for _, k := range keys {
+		if v := c.values[k]; v != nil && v != false {
+			c.fields.Add("model.config."+k, v, "nothing: it is not modelled", "")
+		}
+	}
 }
 
 // Divides reports an error unless part divides whole.

@@ -1,6 +1,8 @@
 package model
 
 import (
+	"iter"
+	"slices"
 	"strconv"
 
 	"memplan/internal/estimator/graph"
@@ -41,12 +43,18 @@ type decoder struct {
 	// local is the context of the layers that see only a window of tokens; nil
 	// where there are none.
 	local *llamaContext
+	// ownTable says that those layers have a table of positions of their own.
+	ownTable bool
 	// window is the width of that window; without local it is that of every
 	// layer, and 0 is none.
 	window int64
-	// scaled is what is done to the embeddings at once, dropped what is done to
-	// them after the masks were made; nil is nothing.
-	scaled, dropped func(f *graph.Frame, embeds *graph.Tensor) *graph.Tensor
+	// What is done to the embeddings: scaled at once, dropped after the masks
+	// were made, scaledLate after the table of positions; nil is nothing.
+	scaled, dropped, scaledLate func(f *graph.Frame, embeds *graph.Tensor) *graph.Tensor
+	// compared is maskInputs.compared.
+	compared bool
+	// ownMask makes one mask for all layers in the family's own way.
+	ownMask func(f *graph.Frame, b Build, in maskInputs) *graph.Tensor
 }
 
 func newDecoder(class string) *decoder {
@@ -97,7 +105,10 @@ func (m *decoder) forward(b Build) func(f *graph.Frame, in ...*graph.Tensor) []*
 			hidden = f.Let("hidden_states", m.dropped(f, hidden))
 		}
 		m.rotate(f, hidden, positions)
-		for layer := range f.Layers(m.layers) {
+		if m.scaledLate != nil {
+			hidden = f.Let("hidden_states", m.scaledLate(f, hidden))
+		}
+		for layer := range m.run(f) {
 			hidden = f.Let("hidden_states", f.Call1(layer, hidden))
 			if before5 {
 				f.Let("layer_outputs", hidden)
@@ -108,15 +119,33 @@ func (m *decoder) forward(b Build) func(f *graph.Frame, in ...*graph.Tensor) []*
 	}
 }
 
+// run goes through the layers; where they are not all of a kind, through each
+// of them.
+func (m *decoder) run(f *graph.Frame) iter.Seq[*graph.Module] {
+	if m.local != nil {
+		return slices.Values(m.layers)
+	}
+	return f.Layers(m.layers)
+}
+
 // masks makes the mask of every kind of layer.
 func (m *decoder) masks(f *graph.Frame, b Build, in maskInputs) {
-	if m.local == nil {
+	in.compared = m.compared
+	switch {
+	case m.ownMask != nil:
+		m.ctx.mask = f.Let("causal_mask", m.ownMask(f, b, in))
+		if m.local != nil {
+			*m.local = *m.ctx
+		}
+	case m.local == nil:
 		in.window = m.window
-	}
-	m.ctx.mask = f.Let("causal_mask", causalMask(f, b, in))
-	if m.local != nil {
+		m.ctx.slides = m.window > 0
+		m.ctx.mask = f.Let("causal_mask", causalMask(f, b, in))
+	default:
+		m.ctx.mask = f.Let("causal_mask", causalMask(f, b, in))
 		in.window = m.window
 		*m.local = *m.ctx
+		m.local.slides = true
 		m.local.mask = f.Let("sliding_mask", causalMask(f, b, in))
 	}
 }
@@ -128,7 +157,12 @@ func (m *decoder) rotate(f *graph.Frame, hidden, positions *graph.Tensor) {
 	}
 	table := f.Call(m.rotary, hidden, positions)
 	m.ctx.cos, m.ctx.sin = f.Let("cos", table[0]), f.Let("sin", table[1])
-	if m.local != nil {
-		m.local.cos, m.local.sin = m.ctx.cos, m.ctx.sin
+	if m.local == nil {
+		return
+	}
+	m.local.cos, m.local.sin = m.ctx.cos, m.ctx.sin
+	if m.ownTable {
+		table = f.Call(m.rotary, hidden, positions)
+		m.local.cos, m.local.sin = f.Let("sliding_cos", table[0]), f.Let("sliding_sin", table[1])
 	}
 }

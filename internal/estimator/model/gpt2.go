@@ -30,7 +30,7 @@ func readGPT2(c *Config) gpt2Config {
 	g := gpt2Config{
 		hidden: c.Int("n_embd", "hidden_size"), layers: c.Int("n_layer", "num_hidden_layers"), heads: c.Int("n_head", "num_attention_heads"),
 		positions: c.IntOr(1024, "n_positions", "max_position_embeddings"), vocab: c.Int("vocab_size"),
-		tied: c.Bool(true, "tie_word_embeddings"), act: c.Text("gelu_new", "activation_function"),
+		tied: c.Bool(true, "tie_word_embeddings"), act: c.Activation("gelu_new", "activation_function"),
 		residual: c.Float(0.1, "resid_pdrop"), embedding: c.Float(0.1, "embd_pdrop"), attention: c.Float(0.1, "attn_pdrop"),
 	}
 	g.inner = c.IntOr(4*g.hidden, "n_inner")

@@ -27,10 +27,15 @@ type llamaConfig struct {
 	residualDropout float64
 	// outName is the name of the attention's last projection.
 	outName string
+	// viewsLate says that projections are cut into heads once all three are
+	// made.
+	viewsLate bool
 	// qkNorm normalises queries and keys; nil is none.
 	qkNorm *qkNorm
 	// rotary turns queries and keys.
 	rotary rotaryFunc
+	// table makes the module that computes cosines and sines.
+	table func(b Build, class string, width int64) *graph.Module
 	// softcap says that eager scores are capped by a tanh.
 	softcap bool
 	// norm makes the layers' norms.
@@ -43,9 +48,9 @@ func readLlama(c *Config) llamaConfig {
 	l := llamaConfig{
 		class:  "Llama",
 		hidden: c.Int("hidden_size"), inner: c.Int("intermediate_size"), layers: c.Int("num_hidden_layers"),
-		heads: c.Int("num_attention_heads"), vocab: c.Int("vocab_size"), act: c.Text("silu", "hidden_act"),
+		heads: c.Int("num_attention_heads"), vocab: c.Int("vocab_size"), act: c.Activation("silu", "hidden_act"),
 		tied: c.Bool(false, "tie_word_embeddings"), attentionDropout: c.Float(0, "attention_dropout"),
-		rotary: called(applyRotaryPosEmb), norm: llamaRMSNorm, outName: "o_proj",
+		rotary: called(applyRotaryPosEmb), table: rotaryEmbedding, norm: llamaRMSNorm, outName: "o_proj",
 	}
 	l.kvHeads = c.IntOr(l.heads, "num_key_value_heads")
 	l.headDim = c.IntOr(l.hidden/l.heads, "head_dim")
@@ -64,6 +69,12 @@ func newLlama(c Config, b Build) (*Network, error) {
 		return nil, err
 	}
 	m := newLlamaModel(l, b, llamaDecoderLayer)
+	switch c.Text("llama", "model_type") {
+	case "mistral":
+		m.window, m.compared = c.Window(4096, "sliding_window"), true
+	case "qwen2":
+		m.compared = true
+	}
 	return m.network(m.causalLM(l.class+"ForCausalLM", "model", b, l.hidden, l.vocab, l.tied)), nil
 }
 
@@ -73,7 +84,7 @@ func newLlamaModel(l llamaConfig, b Build, layer func(l llamaConfig, b Build, ct
 	m.embedTokens = m.Child("embed_tokens", embedding(b.DType, l.vocab, l.hidden))
 	m.stack("layers", l.layers, func(int64) *graph.Module { return layer(l, b, m.ctx) })
 	m.norm = m.Child("norm", l.norm(b.DType, l.hidden))
-	m.rotary = m.Child("rotary_emb", rotaryEmbedding(b, l.class+"RotaryEmbedding", l.headDim))
+	m.rotary = m.Child("rotary_emb", l.table(b, l.class+"RotaryEmbedding", l.headDim))
 	return m
 }
 
@@ -130,28 +141,38 @@ func (n *qkNorm) at(p normPlace) bool { return n != nil && n.place == p }
 func llamaAttention(l llamaConfig, b Build, ctx *llamaContext) *graph.Module {
 	m := graph.NewModule(l.class + "Attention")
 	p := projectionsOf(l, b, m)
+	attend := l.attend(b, ctx)
+	m.Forward = func(f *graph.Frame, in ...*graph.Tensor) []*graph.Tensor {
+		query, key, value := p.project(f, in[0])
+		return attend(f, query, key, value, p.out)
+	}
+	return m
+}
+
+// attend is what an attention does from queries, keys and values on, in its
+// own frame: positions, cache, the attention function, the last projection. It
+// returns the output and the weights, if there are any.
+func (l llamaConfig) attend(b Build, ctx *llamaContext) func(f *graph.Frame, query, key, value *graph.Tensor, out *graph.Module) []*graph.Tensor {
 	shape := attentionShape{groups: l.heads / l.kvHeads, dropout: l.attentionDropout, softcap: l.softcap}
 	shape.eager = eagerAttention(shape)
 	shape.positions = func() *graph.Tensor { return ctx.positions }
-	attend := attentionInterface(b, shape)
-	m.Forward = func(f *graph.Frame, in ...*graph.Tensor) []*graph.Tensor {
-		batch, tokens := in[0].Shape.D[0], in[0].Shape.D[1]
-		query, key, value := p.project(f, in[0])
+	attention := attentionInterface(b, shape)
+	return func(f *graph.Frame, query, key, value *graph.Tensor, out *graph.Module) []*graph.Tensor {
+		batch, tokens := query.Shape.D[0], query.Shape.D[2]
 		turned := l.rotary(f, query, key, ctx.cos, ctx.sin)
 		query, key = f.Let("query_states", turned[0]), f.Let("key_states", turned[1])
-		key, value = ctx.cache.update(f, "key_states", "value_states", key, value)
-		result := attend(f, query, key, value, ctx.mask)
+		key, value = ctx.updateCache(f, "key_states", "value_states", key, value)
+		result := attention(f, query, key, value, ctx.mask)
 		output := f.Let("attn_output", result[0])
 		weights := result[1]
 		if weights != nil {
 			weights = f.Let("attn_weights", weights)
 		}
 		output = f.Let("attn_output", f.Contiguous(f.Reshape(output, batch, tokens, -1)))
-		output = f.Let("attn_output", f.Call1(p.out, output))
+		output = f.Let("attn_output", f.Call1(out, output))
 		output = f.Let("attn_output", f.Dropout(output, l.residualDropout))
 		return []*graph.Tensor{output, weights}
 	}
-	return m
 }
 
 // projections are the linear layers of an attention, and its norms.
@@ -184,7 +205,9 @@ func (p *projections) project(f *graph.Frame, x *graph.Tensor) (query, key, valu
 		if i < 2 && p.l.qkNorm.at(wholeWidth) {
 			t = f.Call1(p.norms[i], t)
 		}
-		t = f.View(t, x.Shape.D[0], x.Shape.D[1], -1, p.l.headDim)
+		if !p.l.viewsLate {
+			t = f.View(t, x.Shape.D[0], x.Shape.D[1], -1, p.l.headDim)
+		}
 		if i < 2 && p.l.qkNorm.at(eachHead) {
 			t = f.Call1(p.norms[i], t)
 		}
@@ -194,6 +217,9 @@ func (p *projections) project(f *graph.Frame, x *graph.Tensor) (query, key, valu
 		p.normalise(f, states[:2], names[:2])
 	}
 	for i, t := range states {
+		if p.l.viewsLate {
+			t = f.View(t, x.Shape.D[0], x.Shape.D[1], -1, p.l.headDim)
+		}
 		states[i] = f.Let(names[i], f.Transpose(t, 1, 2))
 	}
 	if p.l.qkNorm.at(headsFirst) {
@@ -211,9 +237,14 @@ func (p *projections) normalise(f *graph.Frame, states []*graph.Tensor, names []
 // llamaDecoderLayer is one block: attention and MLP, each behind a norm and
 // beside a residual.
 func llamaDecoderLayer(l llamaConfig, b Build, ctx *llamaContext) *graph.Module {
+	return llamaBlock(l, b, ctx, llamaMLP(l, b.DType))
+}
+
+// llamaBlock is the same with an MLP of a family's own.
+func llamaBlock(l llamaConfig, b Build, ctx *llamaContext, mlp *graph.Module) *graph.Module {
 	m := graph.NewModule(l.class + "DecoderLayer")
 	attention := m.Child("self_attn", llamaAttention(l, b, ctx))
-	mlp := m.Child("mlp", llamaMLP(l, b.DType))
+	m.Child("mlp", mlp)
 	inputNorm := m.Child("input_layernorm", l.norm(b.DType, l.hidden))
 	postNorm := m.Child("post_attention_layernorm", l.norm(b.DType, l.hidden))
 	m.Beside = ctx.beside(b.Versions)

@@ -17,6 +17,12 @@ type maskInputs struct {
 	cached    bool          // the model fills a cache
 	// window is how many tokens back a query sees; 0 is all of them.
 	window int64
+	// exact says that an additive mask without attention_mask has as many
+	// columns as there are tokens, not one more.
+	exact bool
+	// compared says that an additive mask is made by comparing positions, which
+	// families with windows do where others cut a triangle.
+	compared bool
 }
 
 // windowed reports whether there are tokens that the window hides.
@@ -136,12 +142,12 @@ func updateCausalMask(f *graph.Frame, b Build, in maskInputs) *graph.Tensor {
 			}
 			return one(nil)
 		case "sdpa":
-			if ignoredBySDPA(f, in) {
+			if !in.windowed() && ignoredBySDPA(f, in) {
 				return one(nil)
 			}
 		}
 		mask := f.Let("causal_mask", additiveCausalMask(f, in))
-		if b.Attention.Kernel == "sdpa" {
+		if b.Attention.Kernel == "sdpa" && in.attention != nil {
 			mask = f.Let("causal_mask", unmaskUnattended(f, mask))
 		}
 		return one(mask)
@@ -161,12 +167,16 @@ func additiveCausalMask(f *graph.Frame, in maskInputs) *graph.Tensor {
 	return f.Func(func(f *graph.Frame, _ ...*graph.Tensor) []*graph.Tensor {
 		batch, tokens := in.sizes()
 		target := tokens
-		if in.attention == nil {
+		if in.attention == nil && !in.exact {
 			target++
 		}
 		mask := f.Let("causal_mask", f.Empty(in.embeds.DType, tokens, target))
-		mask = f.Let("causal_mask", f.Triu(mask))
-		f.Drop(f.Compare(f.Arange(target), f.View(in.positions, tokens, 1)))
+		if in.compared {
+			comparePositions(f, in, target)
+		} else {
+			mask = f.Let("causal_mask", f.Triu(mask))
+			f.Drop(f.Compare(f.Arange(target), f.View(in.positions, tokens, 1)))
+		}
 		mask = f.Let("causal_mask", f.Expand(mask, batch, 1, tokens, target))
 		if in.attention == nil {
 			return one(mask)
@@ -177,6 +187,15 @@ func additiveCausalMask(f *graph.Frame, in maskInputs) *graph.Tensor {
 		f.Drop(f.MaskedFill(mask, padding))
 		return one(mask)
 	})[0]
+}
+
+// comparePositions finds what lies ahead of a query or behind its window.
+func comparePositions(f *graph.Frame, in maskInputs, target int64) {
+	rows := f.Let("cache_position", f.View(in.positions, in.embeds.Shape.D[1], 1))
+	f.Let("diagonal_attend_mask", f.Compare(f.Arange(target), rows))
+	if in.window > 0 {
+		f.Let("sliding_attend_mask", f.Compare(f.Arange(target), f.AddScalar(rows)))
+	}
 }
 
 // unmaskUnattended is AttentionMaskConverter._unmask_unattended: rows that are

@@ -28,7 +28,8 @@ type Family struct {
 
 // Families lists every architecture.
 func Families() []Family {
-	return []Family{llamaFamily, gpt2Family, qwen3Family}
+	return []Family{llamaFamily, gpt2Family, qwen3Family, graniteFamily, olmoFamily, olmo2Family, gemmaFamily, gemma2Family, gemma3Family,
+		cohereFamily, stablelmFamily, phiFamily, phi3Family, starcoder2Family, gptNeoXFamily}
 }
 
 // Build is what the builder decides beside the config.
@@ -54,6 +55,8 @@ type Network struct {
 	Root *graph.Module
 	// Blocks are the repeated layers, the unit of checkpointing and sharding.
 	Blocks []*graph.Module
+	// Uncheckpointed says that switching checkpointing on has no effect on them.
+	Uncheckpointed bool
 	// Inputs are the tensors of a batch, in the order they are moved to the
 	// card; nil is TokenInputs.
 	Inputs func(s Sizes) []Input

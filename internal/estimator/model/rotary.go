@@ -10,6 +10,12 @@ import (
 // rotaryEmbedding gives the cosines and sines of the positions for the first
 // width columns of every head, computed in fp32.
 func rotaryEmbedding(b Build, class string, width int64) *graph.Module {
+	return rotaryModule(b, class, width, doubled)
+}
+
+// rotaryModule is the same with another way to spread the frequencies over the
+// columns.
+func rotaryModule(b Build, class string, width int64, spread spreadFunc) *graph.Module {
 	m := graph.NewModule(class)
 	invFreq := m.Buffer("inv_freq", b.DType, width/2)
 	table := rotaryTableBefore5
@@ -18,7 +24,7 @@ func rotaryEmbedding(b Build, class string, width int64) *graph.Module {
 		table = rotaryTable
 	}
 	m.Forward = func(f *graph.Frame, in ...*graph.Tensor) []*graph.Tensor {
-		return castTable(f, in[0].DType, func() (cos, sin *graph.Tensor) { return table(f, invFreq.T(), in[1], doubled) })
+		return castTable(f, in[0].DType, func() (cos, sin *graph.Tensor) { return table(f, invFreq.T(), in[1], spread) })
 	}
 	return m
 }
@@ -33,11 +39,14 @@ func castTable(f *graph.Frame, d graph.DType, table func() (cos, sin *graph.Tens
 	return []*graph.Tensor{cos, sin}
 }
 
+// spreadFunc gives every column its frequency.
+type spreadFunc func(f *graph.Frame, freqs *graph.Tensor) *graph.Tensor
+
 // doubled is cat(freqs, freqs): a frequency turns column i and column i + half.
 func doubled(f *graph.Frame, freqs *graph.Tensor) *graph.Tensor { return f.Cat(-1, freqs, freqs) }
 
 // rotaryTable multiplies positions and frequencies elementwise.
-func rotaryTable(f *graph.Frame, invFreq, positions *graph.Tensor, spread func(f *graph.Frame, freqs *graph.Tensor) *graph.Tensor) (cos, sin *graph.Tensor) {
+func rotaryTable(f *graph.Frame, invFreq, positions *graph.Tensor, spread spreadFunc) (cos, sin *graph.Tensor) {
 	position := f.To(f.Unsqueeze(positions, -1), graph.F32)
 	freqs := f.Let("freqs", f.Mul(position, f.To(invFreq, graph.F32)))
 	emb := f.Let("emb", spread(f, freqs))
@@ -46,7 +55,7 @@ func rotaryTable(f *graph.Frame, invFreq, positions *graph.Tensor, spread func(f
 }
 
 // rotaryTableBefore5 multiplied matrices, outside autocast.
-func rotaryTableBefore5(f *graph.Frame, invFreq, positions *graph.Tensor, spread func(f *graph.Frame, freqs *graph.Tensor) *graph.Tensor) (cos, sin *graph.Tensor) {
+func rotaryTableBefore5(f *graph.Frame, invFreq, positions *graph.Tensor, spread spreadFunc) (cos, sin *graph.Tensor) {
 	frequencies := f.Let("inv_freq_expanded", f.To(f.View(invFreq, 1, -1, 1), graph.F32))
 	expanded := f.Let("position_ids_expanded", f.To(f.Unsqueeze(positions, 1), graph.F32))
 	var freqs *graph.Tensor
@@ -107,4 +116,59 @@ func applyPartialRotary(f *graph.Frame, in ...*graph.Tensor) []*graph.Tensor {
 	k := f.Let("k_embed", turn(f, kRot, cos, sin))
 	q = f.Let("q_embed", f.Cat(-1, q, qPass))
 	return []*graph.Tensor{q, f.Let("k_embed", f.Cat(-1, k, kPass))}
+}
+
+// turnFirst turns the first columns of queries and keys, as many as the table
+// has, in the attention's own frame, and joins the rest to them (Phi,
+// StableLM).
+func turnFirst(f *graph.Frame, q, k, cos, sin *graph.Tensor) []*graph.Tensor {
+	width := cos.Shape.At(-1)
+	cut := func(name string, x *graph.Tensor) (rot, pass *graph.Tensor) {
+		rot = f.Let(name+"_rot", f.Slice(x, -1, 0, width))
+		return rot, f.Let(name+"_pass", f.Slice(x, -1, width, x.Shape.At(-1)))
+	}
+	qRot, qPass := cut("query", q)
+	kRot, kPass := cut("key", k)
+	turned := f.Func(applyRotaryPosEmb, qRot, kRot, cos, sin)
+	qRot, kRot = f.Let("query_rot", turned[0]), f.Let("key_rot", turned[1])
+	q = f.Let("query_states", f.Cat(-1, qRot, qPass))
+	return []*graph.Tensor{q, f.Let("key_states", f.Cat(-1, kRot, kPass))}
+}
+
+// applyRotaryInType turns by a table in fp32 and gives queries and keys in
+// their own type (OLMo).
+func applyRotaryInType(f *graph.Frame, in ...*graph.Tensor) []*graph.Tensor {
+	cos := f.Let("cos", f.Unsqueeze(in[2], 1))
+	sin := f.Let("sin", f.Unsqueeze(in[3], 1))
+	q := f.Let("q_embed", turn(f, in[0], cos, sin))
+	k := f.Let("k_embed", turn(f, in[1], cos, sin))
+	q = f.To(q, in[0].DType)
+	return []*graph.Tensor{q, f.To(k, in[1].DType)}
+}
+
+// olmoInFloatSince is when OLMo's table of positions began to stay in fp32, and
+// the weight of its norms to be multiplied there (measured: not in 4.49, in 5.24; the older way is assumed in between).
+var olmoInFloatSince = spec.Version{5}
+
+// rotaryInType is how OLMo turns queries and keys.
+func rotaryInType(b Build) rotaryFunc {
+	if b.Versions.Transformers.Before(olmoInFloatSince) {
+		return called(applyRotaryPosEmb)
+	}
+	return called(applyRotaryInType)
+}
+
+// floatTable is a rotary module that leaves its table in fp32.
+func floatTable(b Build, class string, width int64) *graph.Module {
+	m := rotaryEmbedding(b, class, width)
+	if b.Versions.Transformers.Before(olmoInFloatSince) {
+		return m
+	}
+	cast := m.Forward
+	m.Forward = func(f *graph.Frame, in ...*graph.Tensor) []*graph.Tensor {
+		x := *in[0]
+		x.DType = graph.F32
+		return cast(f, &x, in[1])
+	}
+	return m
 }

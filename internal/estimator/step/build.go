@@ -62,7 +62,7 @@ func requireInputGrads(r *Run) {
 // checkpoint marks the blocks whose activations are recomputed.
 func checkpoint(r *Run) {
 	c := &r.Job.Training.Checkpointing
-	if c.Mode != "full" {
+	if c.Mode != "full" || r.Net.Uncheckpointed {
 		return
 	}
 	kind := graph.NonReentrant
