@@ -103,6 +103,9 @@ func (lm *causalLM) run(f *graph.Frame, b Batch) Outputs {
 		if lm.scores != nil {
 			logits = f.Let("logits", lm.scores(f, logits))
 		}
+		if f.Versions.Transformers.Before(lossFunctionSince) {
+			logits = f.Let("logits", f.To(logits, graph.F32))
+		}
 		loss := f.Let("loss", causalLMLoss(f, b, logits))
 		return []*graph.Tensor{loss, logits}
 	}, tokens, mask, b.Tensor(Labels))
@@ -129,13 +132,28 @@ func causalLMLoss(f *graph.Frame, b Batch, logits *graph.Tensor) *graph.Tensor {
 	}, logits, b.Tensor(Labels))[0]
 }
 
+// lossFunctionSince is when the loss moved out of the model's forward, which had
+// bound the logits in fp32 to the name it returned.
+var lossFunctionSince = spec.Version{4, 46}
+
+// paddedLabelsSince is when the shift moved from logits to labels, which spares
+// a copy of the logits in fp32.
+var paddedLabelsSince = spec.Version{4, 49}
+
 func shiftedCrossEntropy(f *graph.Frame, in ...*graph.Tensor) *graph.Tensor {
 	vocab := in[0].Shape.At(-1)
 	var loss *graph.Tensor
 	f.As(graph.Logits, func() {
 		logits := f.Let("logits", f.To(in[0], graph.F32))
-		labels := f.Let("labels", f.PadLast(in[1], 1))
-		shifted := f.Let("shift_labels", f.Contiguous(f.Slice(labels, -1, 1, labels.Shape.At(-1))))
+		var shifted *graph.Tensor
+		if f.Versions.Transformers.AtLeast(paddedLabelsSince) {
+			labels := f.Let("labels", f.PadLast(in[1], 1))
+			shifted = f.Let("shift_labels", f.Contiguous(f.Slice(labels, -1, 1, labels.Shape.At(-1))))
+		} else {
+			rows := logits.Shape.At(-2)
+			logits = f.Let("shift_logits", f.Contiguous(f.SliceWhole(f.Slice(logits, -2, 0, rows-1), 1))) // logits[..., :-1, :]
+			shifted = f.Let("shift_labels", f.Contiguous(f.Slice(in[1], -1, 1, rows)))
+		}
 		logits = f.Let("logits", f.View(logits, -1, vocab))
 		shifted = f.Let("shift_labels", f.View(shifted, -1))
 		loss = f.CrossEntropy(logits, shifted)
