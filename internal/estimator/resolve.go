@@ -3,6 +3,7 @@ package estimator
 import (
 	"strconv"
 
+	"memplan/internal/estimator/model"
 	"memplan/internal/estimator/spec"
 	"memplan/internal/fault"
 )
@@ -66,6 +67,9 @@ func (r *resolver) ordered() []Assumption {
 func (r *resolver) runtime() {
 	j := &r.job
 	fill(r, &j.Version, "version", 1, false, "the only version")
+	if library, _, ok := model.Library(j.Model.ID); ok {
+		fill(r, &j.Model.Implementation, "model.implementation", library, false, "the id names it")
+	}
 	fill(r, &j.Model.Implementation, "model.implementation", "hf", false, "the most used code for these models")
 	fill(r, &j.Runtime.Framework, "runtime.framework", "pytorch", false, "the default")
 	fill(r, &j.Runtime.Trainer, "runtime.trainer", "hf", false, "the default")
@@ -154,11 +158,27 @@ func (r *resolver) batch() {
 		micro = 8
 	}
 	fill(r, &t.MicroBatchSize, "training.micro_batch_size", micro, true, "the trainer's default")
+	if i := r.job.Model.Implementation; i == model.Timm || i == model.Torchvision {
+		r.images()
+	}
 	fill(r, &t.SequenceLength, "training.sequence_length", r.defaultLength(), true, "a common choice")
 	fill(r, &t.GradAccumSteps, "training.gradient_accumulation_steps", 1, false, "the default")
 	fill(r, &t.Padding, "training.padding", "none", true, "no attention mask is passed")
 	fill(r, &t.Packing, "training.packing", "none", false, "the default")
 	fill(r, &t.Objective, "training.objective", "sft", false, "the default")
+}
+
+// images fills what a batch of images needs where a library of image models is
+// named. Its samples have no tokens.
+func (r *resolver) images() {
+	t := &r.job.Training
+	if len(t.ImageSize) == 0 {
+		t.ImageSize = []int{224, 224}
+		r.assume("training.image_size", t.ImageSize, true, "the size most of these models are trained at")
+	}
+	fill(r, &t.Objective, "training.objective", "classification", true, "what these models are made for")
+	fill(r, &t.MemoryFormat, "training.memory_format", "contiguous", true, "torch's default")
+	t.SequenceLength = max(t.SequenceLength, 1)
 }
 
 // defaultLength is 2048 tokens, or as many as the model has positions for.

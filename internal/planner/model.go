@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"memplan/internal/catalog"
+	"memplan/internal/estimator/model"
 	"memplan/internal/estimator/spec"
 	"memplan/internal/fault"
 	"memplan/internal/units"
@@ -58,6 +59,9 @@ func namesGiven(m spec.Model) []string {
 // resolveID looks in the catalogue, then on the hub.
 func (p *Planner) resolveID(ctx context.Context, r *prepared) error {
 	id := r.asked.ID
+	if _, _, ok := model.Library(id); ok {
+		return nil // the engine knows it by its name
+	}
 	if m, ok := p.catalog.Model(id); ok {
 		r.useConfig(configOf(m))
 		return nil

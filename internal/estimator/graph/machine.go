@@ -52,12 +52,13 @@ type Machine struct {
 	mirrors    map[storageID][]storageID
 	inexact    bool
 
-	blas   blas
-	cat    Category // of the next allocations
-	module int32    // index of the module that runs
-	rule   *Rule    // the op that runs
-	paths  []string // module paths by index
-	epoch  int32
+	blas      blas
+	convBytes int64    // workspace of one convolution
+	cat       Category // of the next allocations
+	module    int32    // index of the module that runs
+	rule      *Rule    // the op that runs
+	paths     []string // module paths by index
+	epoch     int32
 }
 
 // Origin is what made a storage: the module that ran, the op, and the tensor

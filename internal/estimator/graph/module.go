@@ -42,6 +42,8 @@ type Param struct {
 	Trained  bool
 	Category Category
 	Tied     *Param // shares this parameter's storage and gradient
+	// ChannelsLast says that an image's filter is laid out with channels last.
+	ChannelsLast bool
 }
 
 // NewModule returns a module of a class, to be given a name when it becomes
@@ -159,6 +161,9 @@ func (m *Machine) place(p *Param) {
 	m.cat = p.Category
 	p.Tensor = m.alloc(p.Shape, p.DType)
 	m.cat = old
+	if p.ChannelsLast {
+		p.Tensor.ChannelsLast()
+	}
 	p.Tensor.NeedsGrad = p.Trained
 	p.Tensor.leaf = &p.Leaf
 }

@@ -82,10 +82,12 @@ func likeGrad(m *Machine, n *Node, dOut []*Tensor) Grads {
 }
 
 var (
-	negRule       = &Rule{Name: "neg", Source: "derivatives.yaml:neg", Backward: likeGrad}
-	siluRule      = &Rule{Name: "silu", Source: "derivatives.yaml:silu", Backward: likeGrad}
-	geluRule      = &Rule{Name: "gelu", Source: "derivatives.yaml:gelu", Backward: likeGrad}
-	reluRule      = &Rule{Name: "relu", Source: "derivatives.yaml:relu (threshold_backward)", Backward: likeGrad}
+	negRule  = &Rule{Name: "neg", Source: "derivatives.yaml:neg", Backward: likeGrad}
+	siluRule = &Rule{Name: "silu", Source: "derivatives.yaml:silu", Backward: likeGrad}
+	geluRule = &Rule{Name: "gelu", Source: "derivatives.yaml:gelu", Backward: likeGrad}
+	reluRule = &Rule{Name: "relu", Source: "Activation.cpp:threshold_backward, whose first operand is the result", Backward: func(m *Machine, n *Node, dOut []*Tensor) Grads {
+		return Grads{m.resultLike(dOut[0].Shape, dOut[0].DType, n.saved[0])}
+	}}
 	tanhRule      = &Rule{Name: "tanh", Source: "derivatives.yaml:tanh (tanh_backward)", Backward: likeGrad}
 	sigmoidRule   = &Rule{Name: "sigmoid", Source: "derivatives.yaml:sigmoid (sigmoid_backward)", Backward: likeGrad}
 	cosRule       = &Rule{Name: "cos", Source: "derivatives.yaml:cos", Backward: likeGrad}

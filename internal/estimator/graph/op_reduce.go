@@ -21,16 +21,34 @@ func softmaxBackward(m *Machine, n *Node, dOut []*Tensor) Grads {
 }
 
 // MeanLast is x.mean(-1, keepdim=True).
-func (f *Frame) MeanLast(x *Tensor) *Tensor {
+func (f *Frame) MeanLast(x *Tensor) *Tensor { return f.Mean(x, true, -1) }
+
+// Mean is x.mean over some dimensions, kept with size 1 or dropped. Its
+// gradient is spread over a fresh tensor.
+func (f *Frame) Mean(x *Tensor, keep bool, dims ...int) *Tensor {
 	n := f.record(meanRule, x)
+	var kept [MaxDims]bool
+	for i := range int(x.Shape.N) {
+		kept[i] = true
+	}
+	for _, d := range dims {
+		kept[x.Shape.index(d)] = false
+	}
+	shape := Dims{}
+	for i, k := range kept[:x.Shape.N] {
+		switch {
+		case k:
+			shape.D[shape.N] = x.Shape.D[i]
+			shape.N++
+		case keep:
+			shape.D[shape.N] = 1
+			shape.N++
+		}
+	}
 	if n != nil {
 		n.attrs.Shape = x.Shape
 	}
-	out := f.alloc(x.Shape.With(-1, 1), x.DType)
-	var kept [MaxDims]bool
-	for i := range int(x.Shape.N) - 1 {
-		kept[i] = true
-	}
+	out := f.alloc(shape, x.DType)
 	f.reduceScratch(reductionOf(x, kept))
 	f.output(n, out, 0)
 	f.consume(x)
@@ -41,13 +59,13 @@ func (f *Frame) MeanLast(x *Tensor) *Tensor {
 // for none): fp16 input is converted inside the kernel, bf16 before it
 // (aten/src/ATen/native/SoftMax.cpp@v2.6.0). It keeps its result.
 func (f *Frame) Softmax(x *Tensor, d DType) *Tensor {
+	if f.autocast.on {
+		d = F32
+	}
 	return f.softmax(softmaxRule, x, d)
 }
 
 func (f *Frame) softmax(r *Rule, x *Tensor, d DType) *Tensor {
-	if f.autocast.on {
-		d = F32
-	}
 	from := d
 	if x.DType == F16 && d == F32 && r == softmaxRule { // in the kernel, under autocast too: it only sets the type
 		from = F16
@@ -68,15 +86,19 @@ func (f *Frame) softmax(r *Rule, x *Tensor, d DType) *Tensor {
 	return f.produce(out)
 }
 
-// LogSoftmax is F.log_softmax over the last dimension.
+// LogSoftmax is F.log_softmax over the classes, computed in type d.
 func (f *Frame) LogSoftmax(x *Tensor, d DType) *Tensor { return f.softmax(logSoftmaxRule, x, d) }
 
 // CrossEntropy is F.cross_entropy with class indices and the mean over them
 // (or their sum): log-softmax, then the negative log likelihood, whose node
-// keeps the log-probabilities, the targets and the total weight. Autocast runs
-// it in fp32.
+// keeps the log-probabilities, the targets and the total weight. The softmax is
+// taken in the logits' own type, under autocast too; the likelihood there in
+// fp32.
 func (f *Frame) CrossEntropy(logits, target *Tensor) *Tensor {
 	logp := f.LogSoftmax(logits, logits.DType)
+	raised := f.raise(logp)
+	f.consume(logp)
+	logp = f.produce(raised)
 	n := f.record(nllRule, logp)
 	f.save(n, logp, target)
 	out := f.alloc(D(), logp.DType)

@@ -23,6 +23,7 @@ type Sizes struct {
 	DecoderTokens int64 // labels of an encoder-decoder
 	Masked        bool  // an attention mask is passed
 	Continuous    graph.DType
+	Height, Width int64 // of an image
 }
 
 // tokens are the ids and, if there is one, the mask.

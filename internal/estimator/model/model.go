@@ -17,7 +17,11 @@ import (
 type Family struct {
 	Name       string   // llama
 	ModelTypes []string // config.json's model_type
-	Source     string   // the implementation it was written from
+	// Library and Architectures are where its models go by a name: timm or
+	// torchvision.
+	Library       string
+	Architectures []string
+	Source        string // the implementation it was written from
 	// AdapterTargets are the modules an adapter sits on when none are named
 	// (peft/utils/constants.py).
 	AdapterTargets []string
@@ -28,8 +32,9 @@ type Family struct {
 
 // Families lists every architecture.
 func Families() []Family {
-	return []Family{llamaFamily, gpt2Family, qwen3Family, graniteFamily, olmoFamily, olmo2Family, gemmaFamily, gemma2Family, gemma3Family,
+	language := []Family{llamaFamily, gpt2Family, qwen3Family, graniteFamily, olmoFamily, olmo2Family, gemmaFamily, gemma2Family, gemma3Family,
 		cohereFamily, stablelmFamily, phiFamily, phi3Family, starcoder2Family, gptNeoXFamily}
+	return append(language, imageFamilies()...)
 }
 
 // Build is what the builder decides beside the config.
@@ -60,6 +65,9 @@ type Network struct {
 	// Inputs are the tensors of a batch, in the order they are moved to the
 	// card; nil is TokenInputs.
 	Inputs func(s Sizes) []Input
+	// LossApart says that the script computes the loss from the model's result,
+	// so that the outputs do not hold it.
+	LossApart bool
 	// Forward runs the model with its loss.
 	Forward func(f *graph.Frame, b Batch) Outputs
 	// Items says how a Trainer counts the items of a batch for the loss.

@@ -76,3 +76,16 @@ func checkpoint(r *Run) {
 		}
 	}
 }
+
+// layOut gives the filters of convolutions the job's memory format.
+func layOut(r *Run) {
+	if r.Job.Training.MemoryFormat != channelsLast {
+		return
+	}
+	for _, p := range r.Net.Root.Parameters() {
+		p.ChannelsLast = true
+	}
+}
+
+// channelsLast is the memory format in which a pixel's channels lie together.
+const channelsLast = "channels_last"

@@ -5,6 +5,7 @@ import (
 	"slices"
 	"strings"
 
+	"memplan/internal/estimator/model"
 	"memplan/internal/estimator/spec"
 	"memplan/internal/fault"
 )
@@ -37,12 +38,13 @@ func beyond(j *spec.Job) fault.Fields {
 	}
 	oneOf("runtime.framework", j.Runtime.Framework, "pytorch")
 	oneOf("runtime.allocator.backend", j.Runtime.Allocator.Backend, "native")
-	oneOf("model.implementation", j.Model.Implementation, "hf")
+	oneOf("model.implementation", j.Model.Implementation, "hf", model.Timm, model.Torchvision)
 	oneOf("training.method", t.Method, "full", "lora", "dora")
 	oneOf("training.precision", string(t.Precision), "fp32", "tf32", "bf16", "fp16", "bf16-mixed", "fp16-mixed")
 	oneOf("training.weights_dtype", string(t.WeightsDType), "fp32", "bf16", "fp16")
 	oneOf("training.master_weights", t.MasterWeights, "none")
-	oneOf("training.objective", t.Objective, "sft", "pretrain", "classification")
+	oneOf("training.objective", t.Objective, "sft", "pretrain", "classification", "segmentation")
+	oneOf("training.memory_format", t.MemoryFormat, "contiguous", channelsLast)
 	oneOf("training.packing", t.Packing, "none", "concatenated")
 	oneOf("training.activation_checkpointing", t.Checkpointing.Mode, "none", "full")
 	oneOf("training.attention", t.Attention.Kernel, "sdpa", "flash", "eager", "math")

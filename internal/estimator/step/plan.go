@@ -139,12 +139,12 @@ func newRun(memory *graph.Memory, job spec.Job, device graph.Device) (*Run, erro
 	if !ok {
 		fields.Add("runtime.trainer", job.Runtime.Trainer, "one of "+names(trainers()), "plain")
 	}
-	family, err := model.Of(job.Model.Config)
+	family, config, err := model.For(job.Model)
 	fields = append(fields, fault.FieldsOf(err)...)
 	if len(fields) > 0 {
 		return nil, fields
 	}
-	if err := r.build(family); err != nil {
+	if err := r.build(family, config); err != nil {
 		return nil, err
 	}
 	r.trainer = t()
@@ -156,8 +156,8 @@ func newRun(memory *graph.Memory, job spec.Job, device graph.Device) (*Run, erro
 }
 
 // build makes the module tree and rewrites it as the job asks.
-func (r *Run) build(family *model.Family) error {
-	net, err := family.New(*model.Read(r.Job.Model.Config), buildOf(*r.Job, r.M.Versions))
+func (r *Run) build(family *model.Family, config *model.Config) error {
+	net, err := family.New(*config, buildOf(*r.Job, r.M.Versions))
 	if err != nil {
 		return err
 	}
@@ -169,6 +169,7 @@ func (r *Run) build(family *model.Family) error {
 		return err
 	}
 	net.Root.Named("")
+	layOut(r)
 	requireInputGrads(r)
 	checkpoint(r)
 	for _, p := range net.Root.Parameters() {

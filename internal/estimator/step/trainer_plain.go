@@ -46,6 +46,10 @@ func (r *Run) forward(n int) *graph.Tensor {
 		run()
 	}
 	loss := f.Let("loss", f.Give(f.Keep(out.Loss))) // outputs.loss holds it too
+	if r.Net.LossApart {
+		f.Forget(out.Loss)
+		out.Loss = nil
+	}
 	r.Outputs.Release(f)
 	r.Outputs = out
 	if n > 1 {
@@ -103,7 +107,11 @@ func (p *plainLoop) finish(r *Run) {
 func (r *Run) moveBatch() {
 	b := model.Batch{Inputs: r.inputs(), Padded: r.Job.Training.Padding == "mask"}
 	for _, in := range b.Inputs {
-		b.Tensors = append(b.Tensors, r.Loop.Input(in.DType, in.Shape.Slice()...))
+		t := r.Loop.Input(in.DType, in.Shape.Slice()...)
+		if r.Job.Training.MemoryFormat == channelsLast {
+			t.ChannelsLast()
+		}
+		b.Tensors = append(b.Tensors, t)
 	}
 	for i, in := range b.Inputs {
 		r.Loop.Let(in.Name, b.Tensors[i])
@@ -117,6 +125,9 @@ func (r *Run) inputs() []model.Input {
 	s := model.Sizes{
 		Batch: int64(t.MicroBatchSize), Tokens: int64(t.SequenceLength), DecoderTokens: int64(t.DecoderLength),
 		Masked: t.Padding != "none" && t.Padding != "", Continuous: DTypeOf(t.WeightsDType),
+	}
+	if len(t.ImageSize) > 0 {
+		s.Height, s.Width = int64(t.ImageSize[len(t.ImageSize)-2]), int64(t.ImageSize[len(t.ImageSize)-1])
 	}
 	if t.Precision.Mixed() != "" {
 		s.Continuous = graph.F32 // autocast takes it from there

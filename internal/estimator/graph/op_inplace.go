@@ -1,0 +1,92 @@
+package graph
+
+// Functions that write into their argument. A node is recorded and no storage
+// made, except where the backward needs what is overwritten: then it is cloned
+// first (generated code of in-place functions, VariableType).
+
+// overwrite makes the result of an in-place function on x: x's storage, with a
+// new place in the graph.
+func (f *Frame) overwrite(n *Node, x *Tensor, others ...*Tensor) *Tensor {
+	out := f.alias(x)
+	out.node, out.leaf = nil, nil
+	f.output(n, out, 0)
+	f.consume(x)
+	f.consume(others...)
+	return out
+}
+
+// ReluInPlace is F.relu(x, inplace=True): it keeps its result.
+func (f *Frame) ReluInPlace(x *Tensor) *Tensor {
+	n := f.record(reluRule, x)
+	out := f.overwrite(n, x)
+	f.save(n, out)
+	return f.produce(out)
+}
+
+var (
+	hardswishRule   = &Rule{Name: "hardswish", Source: "derivatives.yaml:hardswish", Backward: likeGrad}
+	hardsigmoidRule = &Rule{Name: "hardsigmoid", Source: "derivatives.yaml:hardsigmoid", Backward: likeGrad}
+)
+
+// Hardswish is F.hardswish: it keeps its input.
+func (f *Frame) Hardswish(x *Tensor) *Tensor { return f.unary(hardswishRule, x, true, false) }
+
+// Hardsigmoid is F.hardsigmoid: it keeps its input.
+func (f *Frame) Hardsigmoid(x *Tensor) *Tensor { return f.unary(hardsigmoidRule, x, true, false) }
+
+// HardswishInPlace is F.hardswish(x, inplace=True): it keeps a clone of what
+// was there.
+func (f *Frame) HardswishInPlace(x *Tensor) *Tensor { return f.cloning(hardswishRule, x) }
+
+// HardsigmoidInPlace is F.hardsigmoid(x, inplace=True), which clones.
+func (f *Frame) HardsigmoidInPlace(x *Tensor) *Tensor { return f.cloning(hardsigmoidRule, x) }
+
+// SiluInPlace is F.silu(x, inplace=True), which clones.
+func (f *Frame) SiluInPlace(x *Tensor) *Tensor { return f.cloning(siluRule, x) }
+
+// cloning overwrites x after keeping a clone of it.
+func (f *Frame) cloning(r *Rule, x *Tensor) *Tensor {
+	n := f.record(r, x)
+	if n != nil {
+		before := f.allocLike(x, x.DType)
+		f.save(n, before)
+		f.release(before)
+	}
+	return f.produce(f.overwrite(n, x))
+}
+
+// AddInPlace is a += b.
+func (f *Frame) AddInPlace(a, b *Tensor) *Tensor {
+	n := f.record(addRule, a, b)
+	return f.produce(f.overwrite(n, a, b))
+}
+
+var noiseRule = &Rule{Name: "bernoulli_", Source: "aten/src/ATen/native/Dropout.cpp:_dropout_impl"}
+
+// DropoutInPlace is F.dropout(x, inplace=True) in training: it keeps noise of
+// x's own type.
+func (f *Frame) DropoutInPlace(x *Tensor, p float64) *Tensor {
+	if p == 0 {
+		return f.pass1(x)
+	}
+	f.rule = noiseRule
+	noise := f.allocLike(x, x.DType)
+	n := f.record(mulRule, x, noise)
+	f.save(n, noise)
+	f.release(noise)
+	return f.produce(f.overwrite(n, x))
+}
+
+// DropPath is stochastic depth by rows: a number for each sample, kept, by
+// which all of it is multiplied.
+func (f *Frame) DropPath(x *Tensor, p float64) *Tensor {
+	if p == 0 {
+		return f.pass1(x)
+	}
+	f.rule = noiseRule
+	shape := x.Shape
+	for i := 1; i < int(shape.N); i++ {
+		shape.D[i] = 1
+	}
+	return f.Mul(x, f.produce(f.alloc(shape, x.DType)))
+}

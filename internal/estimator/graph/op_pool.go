@@ -1,0 +1,114 @@
+package graph
+
+// Pooling (aten/src/ATen/native/cuda/DilatedMaxPool2d.cu, AveragePool2d.cu,
+// AdaptiveAveragePooling.cu).
+
+// Pool is a pooling window, one number for each spatial dimension.
+type Pool struct {
+	Kernel, Stride, Padding Dims
+	Ceil                    bool
+}
+
+func (p Pool) outputShape(x Dims) Dims {
+	dims := int(p.Kernel.N)
+	for i := range dims {
+		at := int(x.N) - dims + i
+		span := x.D[at] + 2*p.Padding.D[i] - p.Kernel.D[i]
+		size := span/p.Stride.D[i] + 1
+		if p.Ceil {
+			size = divUp(span, p.Stride.D[i]) + 1
+			if (size-1)*p.Stride.D[i] >= x.D[at]+p.Padding.D[i] {
+				size--
+			}
+		}
+		x.D[at] = size
+	}
+	return x
+}
+
+// likeSaved allocates the gradient of the first saved tensor in its layout.
+func likeSaved(m *Machine, n *Node, dOut []*Tensor) Grads {
+	x := n.saved[0]
+	return Grads{m.allocFormat(x.Shape, dOut[0].DType, x.prefersChannelsLast())}
+}
+
+var (
+	maxPoolRule         = &Rule{Name: "max_pool2d_with_indices", Source: "derivatives.yaml:max_pool2d_with_indices", Backward: likeSaved}
+	avgPoolRule         = &Rule{Name: "avg_pool2d", Source: "derivatives.yaml:avg_pool2d", Backward: likeSaved}
+	adaptiveAvgPoolRule = &Rule{Name: "_adaptive_avg_pool2d", Source: "derivatives.yaml:_adaptive_avg_pool2d", Backward: likeSaved}
+	asStridedRule       = &Rule{Name: "as_strided_", Source: "FunctionsManual.cpp:as_strided_backward", Backward: func(m *Machine, n *Node, dOut []*Tensor) Grads {
+		return Grads{m.alloc(n.attrs.Shape, dOut[0].DType)}
+	}}
+)
+
+// MaxPool is F.max_pool2d or max_pool3d: it keeps its input and where each
+// maximum was found, 8 bytes an element.
+func (f *Frame) MaxPool(x *Tensor, p Pool) *Tensor {
+	n := f.record(maxPoolRule, x)
+	f.save(n, x)
+	last := x.prefersChannelsLast()
+	shape := p.outputShape(x.Shape)
+	out := f.allocFormat(shape, x.DType, last)
+	indices := f.allocFormat(shape, I64, last)
+	f.output(n, out, 0)
+	f.save(n, indices)
+	f.release(indices)
+	f.consume(x)
+	return f.produce(out)
+}
+
+// AvgPool is F.avg_pool2d or avg_pool3d, which keeps its input.
+func (f *Frame) AvgPool(x *Tensor, p Pool) *Tensor {
+	return f.pooled(avgPoolRule, x, p.outputShape(x.Shape))
+}
+
+func (f *Frame) pooled(r *Rule, x *Tensor, shape Dims) *Tensor {
+	n := f.record(r, x)
+	f.save(n, x)
+	out := f.allocFormat(shape, x.DType, x.prefersChannelsLast())
+	f.output(n, out, 0)
+	f.consume(x)
+	return f.produce(out)
+}
+
+// AdaptiveAvgPool is F.adaptive_avg_pool2d to a square of a size, or
+// adaptive_avg_pool3d to a cube. To size 1 it is a mean, whose result is laid
+// out as the input was.
+func (f *Frame) AdaptiveAvgPool(x *Tensor, size int64) *Tensor {
+	shape := x.Shape
+	var dims []int
+	for i := 2; i < int(shape.N); i++ {
+		shape.D[i] = size
+		dims = append(dims, i-int(shape.N))
+	}
+	if size != 1 {
+		return f.pooled(adaptiveAvgPoolRule, x, shape)
+	}
+	last := x.prefersChannelsLast()
+	out := f.Mean(x, true, dims...)
+	if !last {
+		return out
+	}
+	return f.viewOf(asStridedRule, out, shape, shape.channelsLast())
+}
+
+var interpolateRule = &Rule{Name: "upsample", Source: "derivatives.yaml:upsample_bilinear2d", Backward: func(m *Machine, n *Node, dOut []*Tensor) Grads {
+	return Grads{m.allocFormat(n.attrs.Shape, dOut[0].DType, dOut[0].prefersChannelsLast())}
+}}
+
+// Interpolate is F.interpolate to a size, bilinear or nearest: it keeps
+// nothing.
+func (f *Frame) Interpolate(x *Tensor, size ...int64) *Tensor {
+	n := f.record(interpolateRule, x)
+	if n != nil {
+		n.attrs.Shape = x.Shape
+	}
+	shape := x.Shape
+	for i, s := range size {
+		shape.D[2+i] = s
+	}
+	out := f.allocFormat(shape, x.DType, x.prefersChannelsLast())
+	f.output(n, out, 0)
+	f.consume(x)
+	return f.produce(out)
+}

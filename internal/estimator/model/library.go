@@ -1,0 +1,93 @@
+package model
+
+import (
+	"maps"
+	"slices"
+	"strings"
+
+	"memplan/internal/estimator/spec"
+	"memplan/internal/fault"
+)
+
+// Libraries whose models go by a name and have no config.json. Their ids are
+// LIBRARY/NAME.
+const (
+	Timm        = "timm"
+	Torchvision = "torchvision"
+)
+
+// Library splits an id LIBRARY/NAME; ok is false for the ids of a hub.
+func Library(id string) (library, name string, ok bool) {
+	library, name, found := strings.Cut(id, "/")
+	if !found || library != Timm && library != Torchvision {
+		return "", "", false
+	}
+	return library, name, true
+}
+
+// For returns the family of a job's model and the config its builder reads: by
+// model_type, or for a library's model by its architecture's name, which timm's
+// own config.json has under "architecture". It fails with fault.Fields that
+// name the nearest.
+func For(m spec.Model) (*Family, *Config, error) {
+	library, name, ok := Library(m.ID)
+	if !ok {
+		library, name, ok = named(m)
+	}
+	if !ok {
+		family, err := Of(m.Config)
+		return family, Read(m.Config), err
+	}
+	values := maps.Clone(m.Config)
+	if values == nil {
+		values = map[string]any{}
+	}
+	values["architecture"] = name
+	family, err := ofLibrary(library, name)
+	return family, Read(values), err
+}
+
+// named finds the architecture that a config names where it has no model_type.
+func named(m spec.Model) (library, name string, ok bool) {
+	name, ok = m.Config["architecture"].(string)
+	if _, typed := m.Config["model_type"]; typed || !ok {
+		return "", "", false
+	}
+	if m.Implementation == Torchvision {
+		return Torchvision, name, true
+	}
+	return Timm, name, true
+}
+
+// ofLibrary finds the family that builds a library's architecture.
+func ofLibrary(library, name string) (*Family, error) {
+	families := Families()
+	var known []string
+	for i := range families {
+		if families[i].Library != library {
+			continue
+		}
+		if slices.Contains(families[i].Architectures, name) {
+			return &families[i], nil
+		}
+		known = append(known, families[i].Architectures...)
+	}
+	slices.Sort(known)
+	near := nearest(name, known)
+	var fields fault.Fields
+	fields.Add("model.id", library+"/"+name, "an architecture of "+library+" that is modelled: "+join(known), library+"/"+near)
+	return nil, fields
+}
+
+// LibraryIDs lists the ids of every modelled architecture of timm and
+// torchvision, sorted.
+func LibraryIDs() []string {
+	var ids []string
+	for _, f := range Families() {
+		for _, name := range f.Architectures {
+			ids = append(ids, f.Library+"/"+name)
+		}
+	}
+	slices.Sort(ids)
+	return ids
+}
