@@ -154,7 +154,7 @@ func shiftedCrossEntropy(f *graph.Frame, in ...*graph.Tensor) *graph.Tensor {
 			logits = f.Let("shift_logits", f.Contiguous(f.SliceWhole(f.Slice(logits, -2, 0, rows-1), 1))) // logits[..., :-1, :]
 			shifted = f.Let("shift_labels", f.Contiguous(f.Slice(in[1], -1, 1, rows)))
 		}
-		logits = f.Let("logits", f.View(logits, -1, vocab))
+		logits = f.Let("shift_logits", f.View(logits, -1, vocab))
 		shifted = f.Let("shift_labels", f.View(shifted, -1))
 		loss = f.CrossEntropy(logits, shifted)
 	})
