@@ -2,6 +2,8 @@
 //
 //	accuracy [-tag TAG] CORPUS   the errors by source, tag and metric
 //	accuracy diff JOB TRACE      a job's allocation events beside a trace
+//	accuracy record JOB TRACE NAME
+//	                             the trace as a test: NAME.job.json, NAME.events.gz
 //
 // CORPUS is a folder of files *.jsonl with one measured job a line (the format
 // of a run). A trace is what the no-op-driver oracle writes with --trace FILE
@@ -23,8 +25,11 @@ func main() {
 }
 
 func run(args []string) error {
-	if len(args) == 3 && args[0] == "diff" {
+	switch {
+	case len(args) == 3 && args[0] == "diff":
 		return diff(os.Stdout, args[1], args[2])
+	case len(args) == 4 && args[0] == "record":
+		return record(args[1], args[2], args[3])
 	}
 	flags := flag.NewFlagSet("accuracy", flag.ContinueOnError)
 	tag := flags.String("tag", "", "only rows with this tag, such as core")
@@ -33,7 +38,7 @@ func run(args []string) error {
 		return err
 	}
 	if flags.NArg() != 1 {
-		return fmt.Errorf("usage: accuracy [-tag TAG] [-rows] CORPUS, or accuracy diff JOB TRACE")
+		return fmt.Errorf("usage: accuracy [-tag TAG] [-rows] CORPUS, accuracy diff JOB TRACE, or accuracy record JOB TRACE NAME")
 	}
 	return report(os.Stdout, flags.Arg(0), *tag, *rows)
 }
