@@ -62,7 +62,7 @@ func efficientBackward(m *Machine, n *Node, dOut []*Tensor) Grads {
 			temps = append(temps, m.alloc(D(b, t.Shape.D[2], h, t.Shape.D[3]), t.DType))
 		}
 	}
-	temps = append(temps, m.rowSums(q, v))
+	temps = append(temps, m.rowSums(q, v, n.attrs.Flag))
 	if w := m.efficientWorkspace(q, k, v, n.attrs.Flag); w > 0 {
 		temps = append(temps, m.alloc(D(w/4), F32))
 	}
@@ -71,16 +71,23 @@ func efficientBackward(m *Machine, n *Node, dOut []*Tensor) Grads {
 }
 
 // rowSums is delta, the sum over each query of gradient times result: made by
-// the kernel for 16-bit types, by three operations before it for fp32.
-func (m *Machine) rowSums(q, v *Tensor) *Tensor {
-	b, h, s := q.Shape.D[0], q.Shape.D[1], q.Shape.D[2]
-	if q.DType != F32 {
+// the kernel for 16-bit types, except on 7.0 where it does not hold its results
+// in registers, else by three operations in fp32 before it.
+func (m *Machine) rowSums(q, v *Tensor, dropout bool) *Tensor {
+	b, h, s, width := q.Shape.D[0], q.Shape.D[1], q.Shape.D[2], v.Shape.D[3]
+	half := q.DType != F32
+	if half && (m.Device.Capability[0] != 7 || m.tileOf(half, max(q.Shape.D[3], width), dropout).inRegisters) {
 		return m.alloc(D(b, h, s), F32)
 	}
-	product := m.alloc(D(b, s, h, v.Shape.D[3]), F32)
+	var casts []*Tensor
+	if half {
+		casts = []*Tensor{m.alloc(D(b, s, h, width), F32), m.alloc(D(b, s, h, width), F32)}
+	}
+	product := m.alloc(D(b, s, h, width), F32)
 	sums := m.alloc(D(b, s, h), F32)
 	delta := m.alloc(D(b, h, s), F32)
 	m.letGo(sums, product)
+	m.letGo(casts...)
 	return delta
 }
 
