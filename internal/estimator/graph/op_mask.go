@@ -68,21 +68,39 @@ func (f *Frame) Sum(x *Tensor) *Tensor {
 	return f.produce(out)
 }
 
-// Cumsum is x.cumsum(-1) of booleans, counted in int64. One row alone is
-// scanned by CUB, whose blocks of 128 threads with 7 elements each leave a
-// word of 16 bytes to the next (aten/src/ATen/native/cuda/ScanUtils.cuh;
-// cub/agent/single_pass_scan_operators.cuh; measured from 1 to 131072 elements).
+// Cumsum is x.cumsum(-1): integers and booleans are counted in int64.
 func (f *Frame) Cumsum(x *Tensor) *Tensor {
 	f.rule = cumsumRule
-	out := f.alloc(x.Shape, I64)
-	wide := f.alloc(x.Shape, I64)
-	if n := x.Shape.At(-1); n == x.Numel() {
-		const align, block, lookBack, word = 256, 128 * 7, 32, 16
-		f.scratch(roundUp(word*(divUp(n, block)+lookBack), align)+2*align-1, Temporaries)
+	d := x.DType
+	if !d.Floating() {
+		d = I64
 	}
-	f.release(wide)
+	out := f.alloc(x.Shape, d)
+	var wide *Tensor
+	if d != x.DType {
+		wide = f.alloc(x.Shape, d)
+	}
+	if n := x.Shape.At(-1); n == x.Numel() {
+		f.scanScratch(n, d)
+	}
+	f.letGo(wide)
 	f.consume(x)
 	return f.produce(out)
+}
+
+// scanScratch is the memory of one row's scan alone, which CUB does: blocks of
+// 128 threads with 7 elements of 8 bytes each, or 15 smaller ones, leave a
+// word to the next, of twice the element's size
+// (aten/src/ATen/native/cuda/ScanUtils.cuh;
+// cub/agent/single_pass_scan_operators.cuh; measured from 1 to 131072 elements
+// of 8 bytes, and for 100 and 2000 of 4).
+func (m *Machine) scanScratch(n int64, d DType) {
+	const align, lookBack = 256, 32
+	block := int64(128 * 7)
+	if d.Size() < 8 {
+		block = 128 * 15
+	}
+	m.scratch(roundUp(2*d.Size()*(divUp(n, block)+lookBack), align)+2*align-1, Temporaries)
 }
 
 // SumAll is x.sum() of a tensor without gradient.

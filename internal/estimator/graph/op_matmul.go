@@ -72,6 +72,10 @@ func linearBackward(m *Machine, n *Node, dOut []*Tensor) Grads {
 	var g Grads
 	width := dOut[0].Shape.At(-1)
 	rows := m.reshaped(dOut[0], D(dOut[0].Numel()/width, width))
+	if rows.storage != dOut[0].storage { // a view's backward of its own made it
+		m.release(dOut[0])
+		dOut[0] = nil
+	}
 	weight := func() {
 		if n.wants(1) {
 			g[1] = m.allocLike(n.in[1].meta, rows.DType)

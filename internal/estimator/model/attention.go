@@ -98,7 +98,7 @@ func flashAttention(b Build, s attentionShape) attentionFunc {
 func findRestarts(f *graph.Frame, b Build, positions *graph.Tensor, batch int64) {
 	tokens := positions.Shape.At(-1)
 	if b.Versions.Transformers.Before(maskingUtilsSince) {
-		f.Drop(f.All(f.Compare(f.Empty(graph.I64, 1, tokens-1), nil)))
+		f.Drop(f.All(f.Compare(f.Empty(graph.I64, positions.Shape.D[0], tokens-1), nil)))
 		return
 	}
 	if batch != 1 || tokens == 1 {

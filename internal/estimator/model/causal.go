@@ -42,8 +42,22 @@ type decoderContext struct {
 	batch           Batch
 	mask, positions *graph.Tensor
 	cache           *keyValueCache
+	// cachePosition numbers the tokens for the cache, where position_ids is not
+	// a view of it.
+	cachePosition *graph.Tensor
 	// slides says that the cache keeps a window of tokens for these layers.
 	slides bool
+}
+
+// beside is what a layer is called with beside the hidden states.
+func (c *decoderContext) beside(v spec.Versions) func() (args, bound []*graph.Tensor) {
+	return func() (args, bound []*graph.Tensor) {
+		args = []*graph.Tensor{c.mask, c.positions, c.cachePosition}
+		if v.Transformers.AtLeast(keywordsSince) {
+			return nil, args
+		}
+		return args, nil
+	}
 }
 
 // updateCache is cache.update; a window's layer first puts its width on the

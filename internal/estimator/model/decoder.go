@@ -9,6 +9,14 @@ import (
 	"memplan/internal/estimator/spec"
 )
 
+// decoderFamilies are the language models that predict the next token.
+func decoderFamilies() []Family {
+	return []Family{
+		llamaFamily, gpt2Family, qwen3Family, graniteFamily, olmoFamily, olmo2Family, gemmaFamily, gemma2Family, gemma3Family,
+		cohereFamily, stablelmFamily, phiFamily, phi3Family, starcoder2Family, gptNeoXFamily, optFamily,
+	}
+}
+
 // llamaContext is what every layer of one forward pass shares: mask, position
 // embeddings and cache, which Python passes as keyword arguments.
 type llamaContext struct {

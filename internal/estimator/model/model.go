@@ -32,9 +32,7 @@ type Family struct {
 
 // Families lists every architecture.
 func Families() []Family {
-	language := []Family{llamaFamily, gpt2Family, qwen3Family, graniteFamily, olmoFamily, olmo2Family, gemmaFamily, gemma2Family, gemma3Family,
-		cohereFamily, stablelmFamily, phiFamily, phi3Family, starcoder2Family, gptNeoXFamily}
-	return append(language, imageFamilies()...)
+	return append(decoderFamilies(), imageFamilies()...)
 }
 
 // Build is what the builder decides beside the config.
