@@ -32,6 +32,7 @@ func Resolve(job spec.Job) (spec.Job, []Assumption, error) {
 	r.batch()
 	r.activations()
 	r.adapter()
+	r.quantization()
 	r.parallelism()
 	r.contradictions()
 	return r.job, r.ordered(), r.fields.Err()
@@ -235,6 +236,22 @@ func (r *resolver) adapter() {
 	fill(r, &a.Alpha, "training.adapter.alpha", 8, false, "PEFT's default")
 	fill(r, &a.DType, "training.adapter.dtype", spec.FP32, true, "PEFT casts adapters to fp32")
 	t.Adapter = &a
+}
+
+// quantization fills in how a frozen base is stored and prepared.
+func (r *resolver) quantization() {
+	t := &r.job.Training
+	if t.Quantization == nil || t.Quantization.Type == "none" {
+		return
+	}
+	q := *t.Quantization
+	fill(r, &q.Library, "training.quantization.library", "bitsandbytes", false, "the usual implementation")
+	if q.KBitPrepare == nil {
+		on := true
+		q.KBitPrepare = &on
+		r.assume("training.quantization.kbit_prepare", true, true, "scripts call prepare_model_for_kbit_training, which casts what is not quantised to fp32")
+	}
+	t.Quantization = &q
 }
 
 func (r *resolver) parallelism() {

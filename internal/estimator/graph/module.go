@@ -44,6 +44,9 @@ type Param struct {
 	Tied     *Param // shares this parameter's storage and gradient
 	// ChannelsLast says that an image's filter is laid out with channels last.
 	ChannelsLast bool
+	// FourBit is how the parameter is kept on the card, nil as it is. Shape and
+	// DType are then those it had before.
+	FourBit *FourBit
 }
 
 // NewModule returns a module of a class, to be given a name when it becomes
@@ -116,7 +119,12 @@ func (m *Module) Named(path string) *Module {
 func (p *Param) Numel() int64 { return p.Shape.Numel() }
 
 // Bytes is the parameter's unrounded size.
-func (p *Param) Bytes() units.Bytes { return units.Bytes(p.Numel() * p.DType.Size()) }
+func (p *Param) Bytes() units.Bytes {
+	if p.FourBit != nil {
+		return units.Bytes(p.FourBit.bytes(p.Numel()))
+	}
+	return units.Bytes(p.Numel() * p.DType.Size())
+}
 
 // T returns the parameter's tensor; the module must have been moved to the
 // card.
@@ -130,24 +138,31 @@ func (p *Param) T() *Tensor {
 // ToDevice allocates every parameter and buffer of the tree in module order,
 // as module.to("cuda") does: a module's children before its own.
 func (m *Machine) ToDevice(root *Module) {
+	m.ToDeviceIf(root, func(*Param) bool { return true })
+}
+
+// ToDeviceIf is ToDevice for the parameters and buffers that there are so far,
+// which keep says.
+func (m *Machine) ToDeviceIf(root *Module, keep func(*Param) bool) {
 	root.Walk(func(x *Module) {
 		if x.index == 0 && x.Path != "" {
 			x.index = m.addModule(x.Path)
 		}
 	})
-	m.toDevice(root)
+	m.toDevice(root, keep)
 }
 
-func (m *Machine) toDevice(x *Module) {
+func (m *Machine) toDevice(x *Module, keep func(*Param) bool) {
 	for _, c := range x.Children {
-		m.toDevice(c)
+		m.toDevice(c, keep)
 	}
-	m.module, m.rule = x.index, parameterRule
-	for _, p := range x.Params {
-		m.place(p)
-	}
-	for _, p := range x.Buffers {
-		m.place(p)
+	for _, ps := range [][]*Param{x.Params, x.Buffers} {
+		for _, p := range ps {
+			if keep(p) {
+				m.module, m.rule = x.index, parameterRule
+				m.place(p)
+			}
+		}
 	}
 }
 
@@ -155,6 +170,10 @@ var parameterRule = &Rule{Name: "parameter", Source: "torch/nn/modules/module.py
 
 func (m *Machine) place(p *Param) {
 	if p.Tied != nil || p.Tensor != nil {
+		return
+	}
+	if p.FourBit != nil {
+		m.quantize(p)
 		return
 	}
 	old := m.cat

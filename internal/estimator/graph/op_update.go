@@ -36,8 +36,8 @@ func (f *Frame) Reciprocal(x *Tensor) *Tensor { return f.fresh(reciprocalRule, x
 // Clamp is torch.clamp with a number, under no_grad.
 func (f *Frame) Clamp(x *Tensor) *Tensor { return f.fresh(clampRule, x) }
 
-// Clone is x.clone() under no_grad.
-func (f *Frame) Clone(x *Tensor) *Tensor { return f.fresh(cloneRule, x) }
+// Clone is x.clone(), in x's layout.
+func (f *Frame) Clone(x *Tensor) *Tensor { return f.unary(cloneRule, x, false, false) }
 
 // Div is a / b under no_grad, for two tensors of one type.
 func (f *Frame) Div(a, b *Tensor) *Tensor {

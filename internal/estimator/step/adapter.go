@@ -42,7 +42,7 @@ func adapt(r *Run, family *model.Family) error {
 	}
 	low := adapter{rank: int64(a.Rank), dropout: a.Dropout, dora: t.Method == "dora"}
 	for _, m := range targets {
-		low.dtype = adapterType(m, a.DType)
+		low.dtype = adapterType(r, m, a.DType)
 		low.wrap(m)
 	}
 	for _, m := range savedModules(r.Net.Root, a.ModulesToSave) {
@@ -53,15 +53,17 @@ func adapt(r *Run, family *model.Family) error {
 
 // adapterType is the type of an adapter's weights: fp32 with
 // autocast_adapter_dtype, else the base layer's.
-func adapterType(m *graph.Module, d spec.DType) graph.DType {
+func adapterType(r *Run, m *graph.Module, d spec.DType) graph.DType {
 	if d == spec.FP32 {
 		return graph.F32
 	}
-	return m.Params[0].DType
+	return baseType(r, m)
 }
 
 // adaptable reports whether an adapter can sit on a module.
-func adaptable(m *graph.Module) bool { return m.Class == "Linear" || m.Class == "Conv1D" }
+func adaptable(m *graph.Module) bool {
+	return m.Class == "Linear" || m.Class == "Conv1D" || m.Class == linear4bit
+}
 
 // findTargets lists the modules that get an adapter, in module order. As with
 // PEFT a name may match nothing where another does.
@@ -141,6 +143,9 @@ func (a adapter) wrap(m *graph.Module) {
 		dtype:   a.dtype,
 	}
 	m.Forward = p.lora
+	if base.Class == linear4bit {
+		m.Forward = p.lora4bit
+	}
 	if a.dora {
 		m.Forward = p.dora(child("lora_magnitude_vector", graph.NewModule("DoraLinearLayer")), a, out)
 	}

@@ -46,8 +46,7 @@ func usesCache(j *spec.Job, v spec.Versions) bool {
 // frozen weights would have none to pass on. Trainers call it for adapters
 // under checkpointing.
 func requireInputGrads(r *Run) {
-	t := &r.Job.Training
-	if !t.InputGrad && (t.Adapter == nil || t.Checkpointing.Mode != "full") {
+	if t := &r.Job.Training; !t.InputGrad && !trainerRequiresInputGrads(r) {
 		return
 	}
 	embeddings := r.Net.Embeddings
@@ -57,6 +56,27 @@ func requireInputGrads(r *Run) {
 		f.RequireGrad(out[0])
 		return out
 	}
+}
+
+// embeddingGradsSince is the transformers that does so whenever it turns
+// checkpointing on (not in 4.49; transformers/modeling_utils.py:
+// _activation_checkpointing_enable).
+var embeddingGradsSince = spec.Version{5}
+
+// trainerRequiresInputGrads reports whether that happens: by checkpointing
+// itself, by the loop, or by the preparation of a quantised model, which does it
+// where checkpoints are reentrant and to which a Trainer leaves it.
+func trainerRequiresInputGrads(r *Run) bool {
+	t := &r.Job.Training
+	switch {
+	case t.Adapter == nil || t.Checkpointing.Mode != "full":
+		return false
+	case r.M.Versions.Transformers.AtLeast(embeddingGradsSince):
+		return true
+	case r.quantized && (prepares(t) || r.Job.Runtime.Trainer != "plain"):
+		return t.Checkpointing.Reentrant != nil && *t.Checkpointing.Reentrant
+	}
+	return true
 }
 
 // checkpoint marks the blocks whose activations are recomputed.

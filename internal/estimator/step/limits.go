@@ -62,7 +62,7 @@ func beyond(j *spec.Job) fault.Fields {
 	off("training.label_smoothing", t.LabelSmoothing)
 	off("training.dropout_disabled", t.DropoutDisabled)
 	off("training.gradients_resident_before_step", t.GradsResident)
-	absent("training.quantization", t.Quantization != nil && t.Quantization.Type != "none")
+	beyondQuantization(j, &f)
 	absent("training.qat", t.QAT != nil)
 	absent("training.ema", t.EMA != nil)
 	absent("training.fused_kernels", len(t.FusedKernels) > 0)

@@ -122,8 +122,9 @@ type Run struct {
 	Optimizer Stepper
 	Scaler    gradScaler
 
-	trainer trainer
-	ddp     *ddp // nil on one rank
+	trainer   trainer
+	quantized bool // the base is
+	ddp       *ddp // nil on one rank
 	// lastMicro is set during the micro batch whose gradients are exchanged.
 	lastMicro bool
 	phase     Phase
@@ -165,6 +166,7 @@ func (r *Run) build(family *model.Family, config *model.Config) error {
 	for _, p := range net.Root.Parameters() {
 		r.total += p.Numel()
 	}
+	quantize(r)
 	if err := adapt(r, family); err != nil {
 		return err
 	}
@@ -182,7 +184,11 @@ func (r *Run) build(family *model.Family, config *model.Config) error {
 
 // load moves the model to the card.
 func (r *Run) load() {
-	r.M.ToDevice(r.Net.Root)
+	if r.quantized {
+		loadQuantized(r)
+	} else {
+		r.M.ToDevice(r.Net.Root)
+	}
 	if r.ddp = newDDP(r); r.ddp != nil {
 		r.ddp.wrap(r)
 	}
