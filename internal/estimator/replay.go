@@ -62,13 +62,44 @@ func (w *Workspace) run(plan *step.Plan, cfg allocator.Config) (*replay, error) 
 		w.allocator.Reset(cfg)
 	}
 	r := &replay{log: slices.Grow(w.log[:0], countEvents(plan.Program))}
-	err := w.allocator.Run(plan.Program, &allocator.Watcher{Event: r.event, Mark: r.mark, Carry: r.carry})
+	watch := &allocator.Watcher{Event: r.event, Mark: r.mark, Carry: r.carry}
+	var err error
+	for _, part := range plan.Program {
+		if err = r.rounds(w.allocator, part, watch); err != nil {
+			break
+		}
+	}
 	w.log = r.log
 	r.stats = w.allocator.Stats()
 	if errors.As(err, &r.oom) {
 		return r, nil
 	}
 	return r, err
+}
+
+// rounds runs a part as often as it repeats, or until a repetition raises no
+// peak: the cache has settled then, and further ones would show nothing new.
+func (r *replay) rounds(a *allocator.Allocator, part allocator.Part, watch *allocator.Watcher) error {
+	n := max(part.Repeat, 1)
+	part.Repeat = 1
+	for range n {
+		before := r.highest()
+		if err := a.Run(allocator.Program{part}, watch); err != nil {
+			return err
+		}
+		if r.highest() == before {
+			break
+		}
+	}
+	return nil
+}
+
+// highest are the peaks of the phases so far.
+func (r *replay) highest() (peaks [3][3]units.Bytes) {
+	for i, p := range r.phases {
+		peaks[i] = [3]units.Bytes{p.requested, p.allocated, p.reserved}
+	}
+	return peaks
 }
 
 // countEvents is how many events one run of each part has.

@@ -1,8 +1,6 @@
 package estimator
 
 import (
-	"slices"
-
 	"memplan/internal/estimator/allocator"
 	"memplan/internal/estimator/spec"
 	"memplan/internal/estimator/step"
@@ -60,7 +58,7 @@ func (w *Workspace) play(e *Estimate, plan *step.Plan, cfg allocator.Config, cap
 	if err != nil {
 		return nil, 0, err
 	}
-	required, err := w.allocator.RequiredAfter(cfg, once(plan.Program), played.stats, requiredReplays)
+	required, err := w.allocator.RequiredAfter(cfg, plan.Program, played.stats, requiredReplays)
 	if err != nil || capacity <= 0 || played.stats.Reserved.Peak <= capacity || required > capacity {
 		return played, required, err
 	}
@@ -71,23 +69,12 @@ func (w *Workspace) play(e *Estimate, plan *step.Plan, cfg allocator.Config, cap
 	if err != nil {
 		return nil, 0, err
 	}
-	if limited.oom != nil { // required was found on fewer steps than this
+	if limited.oom != nil { // the steps after the cache had settled asked for more
 		played, err = w.run(plan, cfg)
 		return played, required, err
 	}
 	e.warn("allocator_retries", "The job completes only because the allocator releases cached segments when it runs out; each time costs a synchronisation, and fragmentation may yet end it.", over, "target")
 	return limited, required, nil
-}
-
-// once is a program whose steady step runs a single time: what a job needs to
-// complete shows in its first steady step, later ones only settle the cache.
-func once(p allocator.Program) allocator.Program {
-	q := slices.Clone(p)
-	last := &q[len(q)-1]
-	if last.Label == int32(step.SteadyStep) {
-		last.Repeat, last.Carry = 1, nil
-	}
-	return q
 }
 
 func (e *Estimate) warn(code, text string, bytes units.Bytes, path string) {

@@ -210,6 +210,7 @@ func (a *Allocator) age(i int32) int64 {
 }
 
 func (a *Allocator) observe(op SegmentOp, addr, size int64, stream uint8) {
+	a.traffic++
 	if a.watch.Segment != nil {
 		a.watch.Segment(op, addr, units.Bytes(size), stream)
 	}

@@ -65,6 +65,7 @@ func (a *Allocator) runPart(p *Part) error {
 				}
 			}
 		}
+		before := a.traffic
 		if err := a.runEvents(p, round); err != nil {
 			return err
 		}
@@ -73,6 +74,9 @@ func (a *Allocator) runPart(p *Part) error {
 		}
 		if err := a.carry(p, round); err != nil {
 			return err
+		}
+		if a.settles && a.traffic == before {
+			break
 		}
 	}
 	return nil
