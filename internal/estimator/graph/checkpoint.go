@@ -184,6 +184,7 @@ func (f *Frame) reentrant(mod *Module, fn func(f *Frame, in ...*Tensor) []*Tenso
 	if n != nil {
 		m := f.Machine
 		n.apply = func(n *Node, dOut []*Tensor) (g Grads) {
+			m.materialise(out, dOut)
 			m.ownGraph(func() { g = m.replay(mod, fn, in, cast, dOut) })
 			return g
 		}
@@ -199,6 +200,19 @@ func (f *Frame) reentrant(mod *Module, fn func(f *Frame, in ...*Tensor) []*Tenso
 		}
 	}
 	return out
+}
+
+var materialiseRule = &Rule{Name: "zeros_like", Source: "torch/csrc/autograd/python_function.cpp:PyNode::apply (materialize_grads)"}
+
+// materialise makes zeros of the gradients that did not come: a Python
+// function gets one for each of its results.
+func (m *Machine) materialise(out, dOut []*Tensor) {
+	for i := range dOut {
+		if dOut[i] == nil && out[i] != nil {
+			m.rule = materialiseRule
+			dOut[i] = m.allocLike(out[i], out[i].DType)
+		}
+	}
 }
 
 // replay is CheckpointFunction.backward.

@@ -204,3 +204,38 @@ func (f *Frame) Matmul(a, b *Tensor) *Tensor {
 	f.consume(a, b)
 	return out
 }
+
+var baddbmmRule = &Rule{Name: "baddbmm", Source: "derivatives.yaml:baddbmm", Backward: func(m *Machine, n *Node, dOut []*Tensor) Grads {
+	var g Grads
+	b, rows, inner, cols := n.attrs.Shape.D[0], n.attrs.Shape.D[1], n.attrs.Shape.D[2], n.attrs.Shape.D[3]
+	for i, shape := range []Dims{D(b, rows, inner), D(b, inner, cols)} {
+		if !n.wants(i) {
+			continue
+		}
+		product := m.alloc(shape, dOut[0].DType)
+		m.bgemm(dOut[0])
+		g[i] = m.allocLike(product, product.DType) // times alpha
+		m.release(product)
+	}
+	return g
+}}
+
+// Baddbmm is bias.baddbmm(a, b, alpha=number) of [b, n, m] and [b, m, k] for a
+// bias without gradient.
+func (f *Frame) Baddbmm(bias, a, b *Tensor) *Tensor {
+	f.rule = baddbmmRule
+	bs := f.lower(b)
+	as := f.lower(a)
+	cs := f.lower(bias)
+	f.consume(bias, a, b)
+	n := f.record(baddbmmRule, as, bs)
+	f.saveOperands(n, as, bs)
+	if n != nil {
+		n.attrs.Shape = D(as.Shape.D[0], as.Shape.D[1], as.Shape.D[2], bs.Shape.D[2])
+	}
+	out := f.alloc(D(as.Shape.D[0], as.Shape.D[1], bs.Shape.D[2]), as.DType)
+	f.bgemm(as, bs)
+	f.output(n, out, 0)
+	f.letGo(as, bs, cs)
+	return f.produce(out)
+}

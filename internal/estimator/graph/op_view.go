@@ -194,6 +194,17 @@ func (f *Frame) Slice(t *Tensor, dim int, from, to int64) *Tensor {
 	return f.viewOf(sliceRule, t, t.Shape.With(dim, to-from), t.Stride)
 }
 
+// Select is t[..., i, ...] along one dimension, which disappears.
+func (f *Frame) Select(t *Tensor, dim int) *Tensor {
+	shape, stride := t.Shape, t.Stride
+	at := shape.index(dim)
+	copy(shape.D[at:], t.Shape.D[at+1:])
+	copy(stride.D[at:], t.Stride.D[at+1:])
+	shape.N, stride.N = shape.N-1, stride.N-1
+	shape.D[shape.N], stride.D[stride.N] = 0, 0
+	return f.viewOf(sliceRule, t, shape, stride)
+}
+
 // SliceStep is t[..., from::step] along the last dimension.
 func (f *Frame) SliceStep(t *Tensor, from, step int64) *Tensor {
 	shape := t.Shape.With(-1, (t.Shape.At(-1)-from+step-1)/step)
