@@ -19,8 +19,13 @@ func (f *Frame) ScaledDotProductAttention(q, k, v, mask *Tensor, a Attention) *T
 	k = f.lowered(k)
 	q = f.lowered(q)
 	switch f.chooseAttention(q, k, v, mask, a) {
-	case flashAttention, cudnnAttention:
+	case flashAttention:
 		return f.paddedFlash(q, k, v, a.Dropout)
+	case cudnnAttention:
+		if mask != nil {
+			mask = f.additiveMask(mask, q.DType)
+		}
+		return f.cudnnAttention(q, k, v, mask)
 	case efficientAttention:
 		if mask != nil {
 			mask = f.alignMask(f.additiveMask(mask, q.DType), q, k)

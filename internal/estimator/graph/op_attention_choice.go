@@ -49,7 +49,7 @@ func (m *Machine) accepts(b attentionBackend, q, k, v, mask *Tensor, dropout flo
 	case flashAttention:
 		return half && mask == nil && same && width <= 256 && major >= 8 && !m.wideOnSmallCard(q, dropout)
 	case cudnnAttention:
-		return half && same && width <= 128 && width%8 == 0 && q.Shape.D[2] > 1
+		return half && same && (width <= 128 || width == 256) && width%8 == 0 && q.Shape.D[2] > 1 && dropout == 0
 	}
 	grouped := k.Shape.D[1] != q.Shape.D[1]
 	if grouped && m.Versions.Torch.Before(groupedEfficientSince) || q.DType == BF16 && major < 8 {
