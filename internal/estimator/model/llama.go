@@ -74,6 +74,9 @@ func newLlama(c Config, b Build) (*Network, error) {
 		m.window, m.compared = c.Window(4096, "sliding_window"), true
 	case "qwen2":
 		m.compared = true
+		if b.Versions.Transformers.Before(maskingUtilsSince) { // use_sliding_window was not asked when masks were made
+			m.window = c.Window(4096, "sliding_window")
+		}
 	}
 	return m.network(m.causalLM(l.class+"ForCausalLM", "model", b, l.hidden, l.vocab, l.tied)), nil
 }
