@@ -14,6 +14,7 @@ import (
 	"memplan/internal/estimator"
 	"memplan/internal/fault"
 	"memplan/internal/planner"
+	"memplan/internal/wire"
 )
 
 func TestCreateEstimate(t *testing.T) {
@@ -85,6 +86,25 @@ func TestBatchKeepsOrder(t *testing.T) {
 	require.Len(t, d.store.records, 2, "save=false keeps nothing")
 }
 
+func TestBatchUnderAnIdempotencyKey(t *testing.T) {
+	d := open(t, nil)
+	type item struct {
+		ID     string `json:"id"`
+		Status int    `json:"status"`
+	}
+	ask := func(list string) []item {
+		w := d.ask("POST", "/api/v1/estimates:batch", list, "Idempotency-Key", "nightly")
+		require.Equal(t, 200, w.Code, w.Body.String())
+		return read[[]item](t, w)
+	}
+	first := ask("[" + job("2") + `,{"model":{}},` + job("2") + "]")
+	require.NotEqual(t, first[0].ID, first[2].ID, "two places of one list are two estimates")
+	require.Equal(t, first, ask("["+job("2")+`,{"model":{}},`+job("2")+"]"), "kept once")
+	changed := ask("[" + job("3") + `,{"model":{}},` + job("2") + "]")
+	require.Equal(t, 409, changed[0].Status, "another job at the first place")
+	require.Equal(t, first[2], changed[2])
+}
+
 func TestBatchLimits(t *testing.T) {
 	tests := []struct {
 		name, body, kind string
@@ -133,7 +153,7 @@ func TestListEstimates(t *testing.T) {
 				got = append(got, item.Text)
 			}
 			require.Equal(t, tt.want, got)
-			require.Equal(t, tt.more, page.Next != "")
+			require.Equal(t, tt.more, page.NextCursor != "")
 			require.Contains(t, w.Body.String(), `"items":[`, "a list, even when it is empty")
 		})
 	}
@@ -208,6 +228,30 @@ func TestCatalogLists(t *testing.T) {
 			w := open(t, nil).ask("GET", tt.path, "")
 			require.Equal(t, 200, w.Code)
 			require.Contains(t, w.Body.String(), tt.want)
+		})
+	}
+}
+
+func TestCatalogPages(t *testing.T) {
+	d := open(t, nil)
+	for _, path := range []string{"/api/v1/models", "/api/v1/gpus"} {
+		t.Run(path, func(t *testing.T) {
+			all := read[wire.Page[any]](t, d.ask("GET", path+"?limit=1000", ""))
+			require.Empty(t, all.NextCursor)
+			var got []any
+			for cursor := ""; ; {
+				page := read[wire.Page[any]](t, d.ask("GET", path+"?limit=7&cursor="+cursor, ""))
+				got = append(got, page.Items...)
+				if cursor = page.NextCursor; cursor == "" {
+					break
+				}
+				require.Len(t, page.Items, 7)
+			}
+			require.Equal(t, all.Items, got)
+			for _, wrong := range []string{"x", "-1", "100000"} {
+				p := read[Problem](t, d.ask("GET", path+"?cursor="+wrong, ""))
+				require.Equal(t, "query.cursor", p.Errors[0].Location)
+			}
 		})
 	}
 }

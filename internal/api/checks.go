@@ -28,7 +28,7 @@ type fitsInput struct {
 
 // fitsOutput is the table of largest micro batches.
 type fitsOutput struct {
-	Body items[fit]
+	Body wire.Page[fit]
 }
 
 // fit is the largest micro batch on one card, or why there is none.
@@ -75,13 +75,12 @@ func (s *server) createFits(ctx context.Context, in *fitsInput) (*fitsOutput, er
 	if err != nil {
 		return nil, err
 	}
-	out := &fitsOutput{}
-	out.Body.Items = make([]fit, len(fits))
+	rows := make([]fit, len(fits))
 	for i, f := range fits {
-		out.Body.Items[i].Fit = f
+		rows[i].Fit = f
 		if f.Err != nil {
-			out.Body.Items[i].Problem = s.problemOf(ctx, f.Err)
+			rows[i].Problem = s.problemOf(ctx, f.Err)
 		}
 	}
-	return out, nil
+	return &fitsOutput{wire.NewPage(rows, "")}, nil
 }

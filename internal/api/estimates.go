@@ -3,6 +3,7 @@ package api
 import (
 	"context"
 	"net/http"
+	"strconv"
 	"strings"
 
 	"github.com/danielgtaylor/huma/v2"
@@ -31,7 +32,17 @@ type estimateOutput struct {
 // batchInput asks for many estimates.
 type batchInput struct {
 	BatchBody
-	Save bool `query:"save" default:"true" doc:"Whether the estimates are kept and get ids."`
+	Save bool   `query:"save" default:"true" doc:"Whether the estimates are kept and get ids."`
+	Key  string `header:"Idempotency-Key" maxLength:"200" doc:"The same list under the same key is kept once; a job that differs from the one at its place then is a conflict."`
+}
+
+// keyAt is the key of the job at a place of the list, none without a key of
+// the whole.
+func (in *batchInput) keyAt(place int) string {
+	if in.Key == "" {
+		return ""
+	}
+	return in.Key + " #" + strconv.Itoa(place)
 }
 
 // batchOutput is estimates and problems, in the order of the jobs.
@@ -116,16 +127,17 @@ func (s *server) createEstimates(ctx context.Context, in *batchInput) (*batchOut
 	}
 	items := make([]batchItem, len(raw))
 	var jobs []spec.Job
-	var place []int // of each job in items
+	var place []int   // of each job in items
+	var keys []string // of each job
 	for i, text := range raw {
 		job, err := wire.DecodeJSON(text)
 		if err != nil {
 			items[i].problem = s.problemOf(ctx, err)
 			continue
 		}
-		jobs, place = append(jobs, job), append(place, i)
+		jobs, place, keys = append(jobs, job), append(place, i), append(keys, in.keyAt(i))
 	}
-	for i, o := range s.planner.EstimateBatch(ctx, jobs, in.Save) {
+	for i, o := range s.planner.EstimateBatch(ctx, jobs, in.Save, keys...) {
 		items[place[i]].estimate = o.Estimate
 		if o.Err != nil {
 			items[place[i]].problem = s.problemOf(ctx, o.Err)

@@ -20,11 +20,12 @@ type Outcome struct {
 	Err      error
 }
 
-// EstimateBatch answers several jobs, and keeps the answers when save is set.
-// The outcomes stand in the order of the jobs, and one job's error does not
-// touch another. Of more than MaxBatch jobs none is answered: every outcome is
+// EstimateBatch answers several jobs, and keeps the answers when save is set,
+// each under its key as Save has it; without keys, none is idempotent. The
+// outcomes stand in the order of the jobs, and one job's error does not touch
+// another. Of more than MaxBatch jobs none is answered: every outcome is
 // fault.TooLarge.
-func (p *Planner) EstimateBatch(ctx context.Context, jobs []spec.Job, save bool) []Outcome {
+func (p *Planner) EstimateBatch(ctx context.Context, jobs []spec.Job, save bool, keys ...string) []Outcome {
 	outcomes := make([]Outcome, len(jobs))
 	if len(jobs) > MaxBatch {
 		err := fault.New(fault.TooLarge, "%d jobs in one batch: at most %d", len(jobs), MaxBatch)
@@ -35,7 +36,11 @@ func (p *Planner) EstimateBatch(ctx context.Context, jobs []spec.Job, save bool)
 	}
 	each(len(jobs), func(i int) {
 		if save {
-			outcomes[i].Estimate, outcomes[i].Err = p.Save(ctx, jobs[i], "")
+			key := ""
+			if i < len(keys) {
+				key = keys[i]
+			}
+			outcomes[i].Estimate, outcomes[i].Err = p.Save(ctx, jobs[i], key)
 			return
 		}
 		outcomes[i].Estimate, outcomes[i].Err = p.Estimate(ctx, jobs[i])

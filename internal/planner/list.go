@@ -10,6 +10,7 @@ import (
 
 	"memplan/internal/estimator"
 	"memplan/internal/fault"
+	"memplan/internal/wire"
 )
 
 // Sizes of a page.
@@ -22,7 +23,7 @@ const (
 func (p *Planner) List(ctx context.Context, f Filter) (Page, error) {
 	q, err := p.query(f)
 	if err != nil || p.store == nil {
-		return Page{Items: []Summary{}}, err
+		return wire.NewPage[Summary](nil, ""), err
 	}
 	limit := q.Limit
 	q.Limit++ // one more tells whether there is another page
@@ -30,16 +31,13 @@ func (p *Planner) List(ctx context.Context, f Filter) (Page, error) {
 	if err != nil {
 		return Page{}, err
 	}
-	page := Page{Items: items}
+	next := ""
 	if len(items) > limit {
-		page.Items = items[:limit]
-		last := page.Items[limit-1]
-		page.Next = cursorOf(Position{last.CreatedAt, last.ID})
+		items = items[:limit]
+		last := items[limit-1]
+		next = cursorOf(Position{last.CreatedAt, last.ID})
 	}
-	if page.Items == nil {
-		page.Items = []Summary{}
-	}
-	return page, nil
+	return wire.NewPage(items, next), nil
 }
 
 // query checks a filter; every wrong field is reported.

@@ -6,6 +6,7 @@ import (
 
 	"memplan/internal/estimator"
 	"memplan/internal/units"
+	"memplan/internal/wire"
 )
 
 // Store keeps estimates and hub configurations. Its errors are of package
@@ -74,14 +75,11 @@ type Filter struct {
 	Model   string // id or alias, or the name shown for a model without one
 	Text    string // part of name, model or card, ignoring case
 	Limit   int    // 1 to 200; 0 means 50
-	Cursor  string // Page.Next of the page before
+	Cursor  string // Page.NextCursor of the page before
 }
 
-// Page is one page of a list; Next is empty on the last.
-type Page struct {
-	Items []Summary `json:"items"`
-	Next  string    `json:"next_cursor,omitempty"`
-}
+// Page is one page of a list of estimates.
+type Page = wire.Page[Summary]
 
 // Query is a Filter whose card and model are in the catalogue's spelling, whose
 // limit is set and whose cursor is a position.

@@ -162,7 +162,7 @@ func TestListPages(t *testing.T) {
 			for _, x := range page.Items {
 				got = append(got, x.ID)
 			}
-			if cursor = page.Next; cursor == "" {
+			if cursor = page.NextCursor; cursor == "" {
 				break
 			}
 			require.Len(t, page.Items, limit)

@@ -4,8 +4,6 @@ import (
 	"encoding/json"
 
 	"memplan/internal/estimator"
-	"memplan/internal/estimator/spec"
-	"memplan/internal/units"
 )
 
 // Page is one page of a list, newest first. NextCursor is empty on the last.
@@ -17,59 +15,6 @@ type Page[T any] struct {
 // NewPage returns a page whose items are a list even when there are none.
 func NewPage[T any](items []T, next string) Page[T] {
 	return Page[T]{Items: list0(items), NextCursor: next}
-}
-
-// Decision is what the launcher should do with a job.
-type Decision string
-
-// The decisions of a check.
-const (
-	Allow Decision = "allow"
-	Warn  Decision = "warn"
-	Deny  Decision = "deny"
-)
-
-// CheckRequest asks whether a job may start: the job itself, as section 1 has
-// it.
-type CheckRequest = spec.Job
-
-// CheckResponse answers a check: section 4 of the public formats.
-type CheckResponse struct {
-	Decision Decision            `json:"decision"`
-	Verdict  estimator.Verdict   `json:"verdict"`
-	Summary  string              `json:"summary"`
-	Estimate *estimator.Estimate `json:"estimate"`
-	Fixes    []Fix               `json:"fixes"`
-	Policy   *Policy             `json:"policy"` // null when no policy decided
-}
-
-// Fix is a change after which the job fits.
-type Fix struct {
-	Text  string   `json:"text"`
-	Patch []Change `json:"patch"`
-}
-
-// Change is one key of a job, by its dotted path, before and after.
-type Change struct {
-	Path string `json:"path"`
-	From any    `json:"from"`
-	To   any    `json:"to"`
-}
-
-// Policy names the rule that decided.
-type Policy struct {
-	Name string `json:"name"`
-	Rule string `json:"rule"`
-}
-
-// FitRow is one row of the table of largest micro batches.
-type FitRow struct {
-	GPU            string            `json:"gpu"`
-	SequenceLength int               `json:"sequence_length"`
-	MicroBatchSize int               `json:"micro_batch_size"` // the largest that fits; 0: not even one does
-	Required       units.Bytes       `json:"required_bytes"`   // at that size, or at 1
-	Usable         units.Bytes       `json:"usable_bytes"`
-	Verdict        estimator.Verdict `json:"verdict"`
 }
 
 // EncodeEstimate writes an answer, every list of it a list: none is null.

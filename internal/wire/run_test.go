@@ -79,7 +79,7 @@ func TestAnswersHaveNoNullLists(t *testing.T) {
 	data, err := EncodeEstimate(&estimator.Estimate{Phases: []estimator.Phase{{}}, Tensors: []estimator.Tensor{{}}, Timeline: []estimator.Moment{{}}})
 	require.NoError(t, err)
 	require.False(t, strings.Contains(string(data), "null"), "%s", data)
-	page, err := json.Marshal(NewPage[FitRow](nil, ""))
+	page, err := json.Marshal(NewPage[estimator.Warning](nil, ""))
 	require.NoError(t, err)
 	require.JSONEq(t, `{"items": [], "next_cursor": ""}`, string(page))
 }
