@@ -162,6 +162,13 @@ func (l *lister) events(es []allocator.Event) {
 			if n := l.size[e.Block]; n > 0 {
 				l.freed = append(l.freed, n)
 			}
+		case allocator.Resize:
+			if n := l.size[e.Block]; n > 0 {
+				l.freed = append(l.freed, n)
+			}
+			if l.size[e.Block] = e.Bytes; e.Bytes > 0 {
+				l.add(happening{bytes: e.Bytes, note: l.plan.Machine.Describe(e.Block)})
+			}
 		case allocator.Mark:
 			ph, pt := step.ReadMark(e.Site)
 			if pt != step.LossPart {

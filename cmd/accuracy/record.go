@@ -4,6 +4,7 @@ import (
 	"compress/gzip"
 	"fmt"
 	"os"
+	"slices"
 	"strings"
 )
 
@@ -24,7 +25,7 @@ func record(jobFile, traceFile, name string) error {
 		return err
 	}
 	var text strings.Builder
-	for _, h := range real {
+	for _, h := range commonMarks(real) {
 		for _, n := range h.freed {
 			fmt.Fprintf(&text, "-%d\n", n)
 		}
@@ -35,6 +36,27 @@ func record(jobFile, traceFile, name string) error {
 		}
 	}
 	return writeGzip(name+".events.gz", text.String())
+}
+
+// commonMarks leaves out the marks that only loops over several ranks set:
+// there the engine's load ends with "wrap", and its optimizer part with "end".
+func commonMarks(hs []happening) []happening {
+	if !slices.ContainsFunc(hs, func(h happening) bool { return h.mark == "wrap" }) {
+		return hs
+	}
+	var out []happening
+	var freed []int64
+	for _, h := range hs {
+		freed = append(freed, h.freed...)
+		switch h.mark {
+		case "load", "batch", "clip", "optimizer":
+			continue
+		}
+		slices.Sort(freed)
+		h.freed, freed = freed, nil
+		out = append(out, h)
+	}
+	return out
 }
 
 func writeGzip(file, text string) error {

@@ -240,6 +240,6 @@ func sample(log []moment, n int) []int {
 
 // count fills the parameter counts and the one rank of an unsharded job.
 func (e *Estimate) count(plan *step.Plan) {
-	e.Parameters = Parameters{Total: plan.Total, Trainable: plan.Trainable, Active: plan.Total, PerRank: plan.Total}
+	e.Parameters = Parameters{Total: plan.Total, Trainable: plan.Trainable, Active: plan.Total, PerRank: plan.PerRank}
 	e.Ranks = []Rank{{Name: "every rank", Count: e.Job.Parallelism.Ranks(), Peak: e.Peak}}
 }

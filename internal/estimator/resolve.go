@@ -272,7 +272,30 @@ func (r *resolver) parallelism() {
 		sharding = "ddp"
 	}
 	fill(r, &p.Sharding, "parallelism.sharding", sharding, p.Data > 1, "data parallelism without sharding")
+	r.fsdp()
 	fill(r, &r.job.Target.Count, "target.count", p.Ranks(), false, "the product of the parallel dimensions")
+}
+
+// fsdp fills the settings of fully sharded data parallelism.
+func (r *resolver) fsdp() {
+	p := &r.job.Parallelism
+	if p.Sharding != "fsdp" {
+		return
+	}
+	var o spec.FSDP
+	if p.FSDP != nil {
+		o = *p.FSDP
+	}
+	fill(r, &o.Version, "parallelism.fsdp.version", 2, true, "the generation that is developed")
+	if r.job.Training.Precision.Mixed() != "" {
+		fill(r, &o.ReduceDType, "parallelism.fsdp.reduce_dtype", spec.FP32, true, "gradients are usually summed in fp32")
+	}
+	if o.ReshardAfterForward == nil {
+		on := true
+		o.ReshardAfterForward = &on
+		r.assume("parallelism.fsdp.reshard_after_forward", true, true, "the default")
+	}
+	p.FSDP = &o
 }
 
 // contradictions reports settings that cannot hold together.

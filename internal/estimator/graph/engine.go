@@ -18,6 +18,7 @@ func (m *Machine) Backward(root, grad *Tensor) {
 	oldGrad, oldPass := m.noGrad, m.pass
 	m.noGrad, m.pass = true, Backward
 	m.run([]*Tensor{root}, []*Tensor{grad})
+	m.callBack()
 	if m.tag != noTag {
 		m.enter(noTag, true)
 	}
@@ -80,6 +81,9 @@ func (m *Machine) count(root *Node, epoch int32) {
 func (m *Machine) evaluate(n *Node, queue *ready) {
 	if n.tag != m.tag {
 		m.enter(n.tag, true)
+	}
+	if n.hook != nil {
+		n.hook()
 	}
 	m.module, m.rule = n.module, n.rule
 	restored := m.restore(n)

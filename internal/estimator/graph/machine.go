@@ -44,6 +44,9 @@ type Machine struct {
 	seq      int32
 	due      []*Leaf // leaves whose gradient is complete
 	pass     Pass
+	stream   uint8 // CUDA stream of the next allocations
+	// callbacks run at the end of the backward in hand.
+	callbacks []func()
 
 	everyLayer bool    // rows of layers are not shortened
 	rows       []row   // those of the pass in hand
@@ -163,7 +166,7 @@ func (m *Machine) allocStorage(bytes int64, cat Category) storageID {
 		m.storages[id].block = ghostBlock
 		return id
 	}
-	m.events = append(m.events, allocator.Event{Kind: allocator.Alloc, Block: id, Bytes: bytes, Category: uint8(cat)})
+	m.events = append(m.events, allocator.Event{Kind: allocator.Alloc, Stream: m.stream, Block: id, Bytes: bytes, Category: uint8(cat)})
 	return id
 }
 

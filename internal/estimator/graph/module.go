@@ -144,24 +144,34 @@ func (m *Machine) ToDevice(root *Module) {
 // ToDeviceIf is ToDevice for the parameters and buffers that there are so far,
 // which keep says.
 func (m *Machine) ToDeviceIf(root *Module, keep func(*Param) bool) {
+	m.Register(root)
+	m.EachState(root, func(p *Param) {
+		if keep(p) {
+			m.place(p)
+		}
+	})
+}
+
+// Register makes the modules of the tree known, so that what they allocate
+// bears their names.
+func (m *Machine) Register(root *Module) {
 	root.Walk(func(x *Module) {
 		if x.index == 0 && x.Path != "" {
 			x.index = m.addModule(x.Path)
 		}
 	})
-	m.toDevice(root, keep)
 }
 
-func (m *Machine) toDevice(x *Module, keep func(*Param) bool) {
+// EachState calls move for every parameter and buffer in the order of
+// nn.Module._apply: a module's children before its own.
+func (m *Machine) EachState(x *Module, move func(*Param)) {
 	for _, c := range x.Children {
-		m.toDevice(c, keep)
+		m.EachState(c, move)
 	}
 	for _, ps := range [][]*Param{x.Params, x.Buffers} {
 		for _, p := range ps {
-			if keep(p) {
-				m.module, m.rule = x.index, parameterRule
-				m.place(p)
-			}
+			m.module, m.rule = x.index, parameterRule
+			move(p)
 		}
 	}
 }

@@ -49,6 +49,7 @@ type Node struct {
 	regionAt int32
 	attrs    Attrs
 	apply    func(n *Node, dOut []*Tensor) Grads // a Python autograd.Function's backward
+	hook     func()                              // runs before it (Tensor.register_hook)
 }
 
 // Attrs are the few scalars an op keeps for its backward.

@@ -43,7 +43,11 @@ func totalNorm(r *Run) *graph.Tensor {
 // clamped to 1; the gradients are scaled in place.
 func clipCoefficient(r *Run, total *graph.Tensor) {
 	r.noGrad(func(f *graph.Frame) {
-		coef := f.Let("clip_coef", f.Func(reciprocalTimes, f.AddScalar(total))[0])
+		reciprocal := reciprocalTimes
+		if r.fsdp2 != nil {
+			reciprocal = reducedReciprocalTimes
+		}
+		coef := f.Let("clip_coef", f.Func(reciprocal, f.AddScalar(total))[0])
 		f.Let("clip_coef_clamped", f.Clamp(coef))
 	})
 }
@@ -51,6 +55,18 @@ func clipCoefficient(r *Run, total *graph.Tensor) {
 // reciprocalTimes is Tensor.__rdiv__: self.reciprocal() * other.
 func reciprocalTimes(f *graph.Frame, in ...*graph.Tensor) []*graph.Tensor {
 	return []*graph.Tensor{f.MulScalar(f.Reciprocal(in[0]))}
+}
+
+// reducedReciprocalTimes is the same of a DTensor that is this rank's part of a
+// norm: the sum of the squares over the ranks, in a tensor of its own, and its
+// root (torch/distributed/tensor/_ops/_math_ops.py:_NormPartial @v2.6.0).
+func reducedReciprocalTimes(f *graph.Frame, in ...*graph.Tensor) []*graph.Tensor {
+	whole := f.Func(func(f *graph.Frame, in ...*graph.Tensor) []*graph.Tensor {
+		square := f.Let("square", f.Pow(in[0]))
+		sum := f.Let("sum", f.Clone(square))
+		return []*graph.Tensor{f.Pow(sum)}
+	}, in[0])[0]
+	return []*graph.Tensor{f.MulScalar(f.Reciprocal(whole))}
 }
 
 // drop gives back a norm nobody keeps.

@@ -52,12 +52,14 @@ func beyond(j *spec.Job) fault.Fields {
 	oneOf("training.loss", t.Loss.Kind, "default")
 	oneOf("training.reference_model", t.ReferenceModel, "none")
 	oneOf("training.checkpoint_save", t.CheckpointSave, "none")
-	oneOf("parallelism.sharding", p.Sharding, "none", "ddp")
+	oneOf("parallelism.sharding", p.Sharding, "none", "ddp", "fsdp")
 	one("parallelism.tensor", p.Tensor)
 	one("parallelism.pipeline", p.Pipeline)
 	one("parallelism.context", p.Context)
 	one("parallelism.expert", p.Expert)
-	one("parallelism.replicate", p.Replicate)
+	if p.Sharding != "fsdp" {
+		one("parallelism.replicate", p.Replicate)
+	}
 	off("training.compile", t.Compile)
 	off("training.label_smoothing", t.LabelSmoothing)
 	off("training.dropout_disabled", t.DropoutDisabled)
@@ -76,5 +78,5 @@ func beyond(j *spec.Job) fault.Fields {
 	for i, m := range t.ModulesToTrain {
 		f.Add(fmt.Sprintf("training.modules_to_train[%d]", i), m, "nothing: it is not modelled", "")
 	}
-	return f
+	return append(f, beyondFSDP(j)...)
 }

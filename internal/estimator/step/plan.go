@@ -61,6 +61,7 @@ type Plan struct {
 	Network   *model.Network
 	Total     int64 // parameters of the model as published, adapters left out
 	Trainable int64
+	PerRank   int64 // of the parameters, what one rank keeps; of shards, adapters included
 }
 
 // Compile runs the job symbolically on a card. The job must be resolved, its
@@ -89,18 +90,14 @@ func compile(memory *graph.Memory, job spec.Job, device graph.Device, everyLayer
 	if err != nil {
 		return nil, err
 	}
-	if everyLayer || newDDP(r) != nil { // its hooks want every gradient
+	if everyLayer || newDDP(r) != nil || r.fsdp2 != nil { // their hooks want every gradient
 		r.M.RunEveryLayer()
 	}
 	r.load()
 	r.step(FirstStep)
 	r.steady()
 	r.M.Close()
-	plan := &Plan{Program: r.program, Machine: r.M, Network: r.Net, Total: r.total}
-	for _, p := range r.Params {
-		plan.Trainable += p.Numel()
-	}
-	return plan, nil
+	return &Plan{Program: r.program, Machine: r.M, Network: r.Net, Total: r.total, Trainable: r.trainable, PerRank: r.perRank()}, nil
 }
 
 // Run is one rank's training run while it is written down. Trainers,
@@ -123,12 +120,14 @@ type Run struct {
 	Scaler    gradScaler
 
 	trainer   trainer
-	quantized bool // the base is
-	ddp       *ddp // nil on one rank
+	quantized bool   // the base is
+	ddp       *ddp   // nil on one rank
+	fsdp2     *fsdp2 // nil where nothing is sharded so
 	// lastMicro is set during the micro batch whose gradients are exchanged.
 	lastMicro bool
 	phase     Phase
 	total     int64
+	trainable int64
 	program   allocator.Program
 	parts     []allocator.Part
 }
@@ -177,14 +176,18 @@ func (r *Run) build(family *model.Family, config *model.Config) error {
 	for _, p := range net.Root.Parameters() {
 		if p.Trained {
 			r.Params = append(r.Params, p)
+			r.trainable += p.Numel()
 		}
 	}
+	r.fsdp2 = newFSDP2(r)
 	return nil
 }
 
 // load moves the model to the card.
 func (r *Run) load() {
-	if r.quantized {
+	if r.fsdp2 != nil {
+		r.fsdp2.load(r)
+	} else if r.quantized {
 		loadQuantized(r)
 	} else {
 		r.M.ToDevice(r.Net.Root)
@@ -199,6 +202,18 @@ func (r *Run) load() {
 		o.Construct(r)
 	}
 	r.trainer.begin(r)
+}
+
+// perRank is the number of parameters the rank keeps.
+func (r *Run) perRank() int64 {
+	if r.fsdp2 == nil {
+		return r.total
+	}
+	n := int64(0)
+	for _, p := range r.fsdp2.shards {
+		n += p.shard.Numel()
+	}
+	return n
 }
 
 // step writes down one optimizer step. Micro batches between the first and the

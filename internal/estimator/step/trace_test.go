@@ -130,6 +130,13 @@ func (w *writer) events(es []allocator.Event) {
 			if n := w.size[e.Block]; n > 0 {
 				w.freed = append(w.freed, n)
 			}
+		case allocator.Resize:
+			if n := w.size[e.Block]; n > 0 {
+				w.freed = append(w.freed, n)
+			}
+			if w.size[e.Block] = e.Bytes; e.Bytes > 0 {
+				w.add(fmt.Sprintf("+%d", e.Bytes), w.plan.Machine.Describe(e.Block))
+			}
 		case allocator.Mark:
 			if _, part := step.ReadMark(e.Site); part != step.LossPart {
 				w.add("=", "")

@@ -1,0 +1,64 @@
+package step
+
+import (
+	"strconv"
+
+	"memplan/internal/estimator/spec"
+	"memplan/internal/fault"
+)
+
+// beyondFSDP lists the settings of fully sharded data parallelism that the
+// engine does not run, and those the framework itself refuses.
+func beyondFSDP(j *spec.Job) fault.Fields {
+	var f fault.Fields
+	p := &j.Parallelism
+	if p.Sharding != "fsdp" {
+		return nil
+	}
+	o := p.FSDP
+	if o == nil {
+		f.Add("parallelism.fsdp", "nothing", "its settings", "")
+		return f
+	}
+	refuse := func(bad bool, path, got, want, nearest string) {
+		if bad {
+			f.Add(path, got, want, nearest)
+		}
+	}
+	replicas := max(1, p.Replicate)
+	refuse(p.Data%replicas != 0 || p.Data/replicas < 2, "parallelism.data", strconv.Itoa(p.Data),
+		"a multiple of parallelism.replicate, with at least two shards", strconv.Itoa(2*replicas))
+	refuse(o.Version != 2, "parallelism.fsdp.version", strconv.Itoa(o.Version), "2 (others are not modelled)", "2")
+	refuse(j.Runtime.Trainer != "plain", "runtime.trainer", j.Runtime.Trainer, "plain (others are not modelled with FSDP 2)", "plain")
+	refuse(o.Wrap != nil && o.Wrap.Policy != "decoder-layer", "parallelism.fsdp.wrap", "other modules", "decoder-layer, and sharded_separately for modules beside it", "decoder-layer")
+	refuse(o.BackwardPrefetch != "" && o.BackwardPrefetch != "pre", "parallelism.fsdp.backward_prefetch", o.BackwardPrefetch, "pre: FSDP 2 knows no other", "pre")
+	refuse(!enabled(o.LimitAllGathers), "parallelism.fsdp.limit_all_gathers", "false", "true: FSDP 2 has no such setting", "true")
+	refuse(o.Strategy != "" && o.Strategy != "FULL_SHARD", "parallelism.fsdp.strategy", o.Strategy, "FULL_SHARD; FSDP 2 has reshard_after_forward and parallelism.replicate", "FULL_SHARD")
+	refuse(len(o.Ignored) > 0, "parallelism.fsdp.ignored", "modules", "nothing: it is not modelled with FSDP 2", "")
+	refuse(o.QuantisedStorage != "", "parallelism.fsdp.quantised_storage", o.QuantisedStorage, "nothing: it is not modelled", "")
+	refuse(o.ReduceDType != "" && o.ReduceDType != spec.FP32 && o.ReduceDType != spec.BF16, "parallelism.fsdp.reduce_dtype", string(o.ReduceDType), "fp32 or bf16", "fp32")
+	f = append(f, beyondShards(j)...)
+	return f
+}
+
+// beyondShards lists what does not work on sharded parameters.
+func beyondShards(j *spec.Job) fault.Fields {
+	var f fault.Fields
+	t := &j.Training
+	if t.Precision == spec.PrecisionFP16Mixed || t.GradScaler == spec.On {
+		f.Add("training.precision", string(t.Precision), "no gradient scaler: over shards it is not modelled", string(spec.PrecisionBF16Mixed))
+	}
+	if a := t.Adapter; a != nil && a.DType != t.WeightsDType {
+		f.Add("training.adapter.dtype", string(a.DType), "the base's type: FSDP 2 wants one type in a unit", string(t.WeightsDType))
+	}
+	if t.Method == "dora" {
+		f.Add("training.method", t.Method, "full or lora (others are not modelled with FSDP 2)", "lora")
+	}
+	if o := t.Optimizer; o.Library != "torch" || o.Name != "adamw" && o.Name != "adam" && o.Name != "sgd" {
+		f.Add("training.optimizer.name", o.Name, "torch's adamw, adam or sgd (others are not modelled with FSDP 2)", "adamw")
+	}
+	if objective := t.Objective; objective == "classification" {
+		f.Add("training.objective", objective, "sft or pretrain (others are not modelled with FSDP 2)", "sft")
+	}
+	return f
+}
