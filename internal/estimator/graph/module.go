@@ -179,7 +179,10 @@ func (m *Machine) EachState(x *Module, move func(*Param)) {
 var parameterRule = &Rule{Name: "parameter", Source: "torch/nn/modules/module.py:_apply"}
 
 func (m *Machine) place(p *Param) {
-	if p.Tied != nil || p.Tensor != nil {
+	if p.Tied != nil {
+		p = p.Tied
+	}
+	if p.Tensor != nil {
 		return
 	}
 	if p.FourBit != nil {

@@ -19,7 +19,12 @@ func (f *Frame) Embedding(indices, weight *Tensor) *Tensor {
 	shape := indices.Shape
 	shape.D[shape.N] = weight.Shape.D[1]
 	shape.N++
+	var flat *Tensor // reshape(-1) copies what no view can show
+	if _, ok := viewStride(indices, D(indices.Numel())); !ok {
+		flat = f.alloc(D(indices.Numel()), indices.DType)
+	}
 	out := f.alloc(shape, weight.DType)
+	f.letGo(flat)
 	f.output(n, out, 0)
 	f.consume(indices)
 	return f.produce(out)
@@ -31,8 +36,12 @@ const sortedIndicesAbove = 3072
 
 func embeddingBackward(m *Machine, n *Node, dOut []*Tensor) Grads {
 	count, rows, width := n.saved[0].Numel(), n.attrs.Shape.D[0], n.attrs.Shape.D[1]
+	var indices *Tensor
+	if !n.saved[0].Contiguous() {
+		indices = m.alloc(n.saved[0].Shape, I64)
+	}
 	flat := m.reshaped(dOut[0], D(count, width))
-	defer m.release(flat)
+	defer m.letGo(flat, indices)
 	if count <= sortedIndicesAbove {
 		return Grads{m.alloc(n.attrs.Shape, dOut[0].DType)}
 	}
@@ -64,9 +73,27 @@ func (m *Machine) sumSegments(count int64, table Dims, d DType) *Tensor {
 	m.release(unused)
 	temps = append(temps, m.alloc(D(segments), I64), m.alloc(D(segments), I64))
 	m.scratch(m.cubScanBytes(segments), Temporaries)
-	temps = append(temps, m.alloc(D(), I64), m.alloc(D(parts), I64), m.alloc(D(parts, table.D[1]), F32))
+	temps = append(temps, m.alloc(D(), I64), m.alloc(D(parts), I64))
+	temps = append(temps, m.segmentSums(segments, parts, table.D[1], d)...)
 	m.letGo(temps...)
 	return g
+}
+
+// segmentSums are the sums of the parts: a row for each, or, for few segments
+// of many parts, the segment of each part and, for the 16-bit types, an fp32
+// row for each segment. (The limits were measured on two cards.)
+func (m *Machine) segmentSums(segments, parts, width int64, d DType) []*Tensor {
+	const maxBlock = 1024
+	row := roundUp(width, warp)
+	blocks := divUp(segments*row, min(row, maxBlock))
+	if m.Versions.Torch.Before(cubSince) || blocks >= 4*m.Device.Multiprocessors || parts <= 4*segments {
+		return []*Tensor{m.alloc(D(parts, width), F32)}
+	}
+	sums := []*Tensor{m.alloc(D(parts), I64)}
+	if d != F32 {
+		sums = append(sums, m.alloc(D(segments, width), F32))
+	}
+	return sums
 }
 
 // The temporary storage of cub's algorithms: their arrays, each rounded up to

@@ -1,5 +1,27 @@
 package graph
 
+var gatherDimRule = &Rule{Name: "gather", Source: "aten/src/ATen/native/TensorAdvancedIndexing.cpp:gather_out"}
+
+// GatherDim is torch.gather: x's entries by the indices, in their shape. x has
+// no gradient.
+func (f *Frame) GatherDim(x, indices *Tensor) *Tensor {
+	f.rule = gatherDimRule
+	out := f.alloc(indices.Shape, x.DType)
+	f.consume(x, indices)
+	return f.produce(out)
+}
+
+// IndexLast is x[:, [...]] with a list of n columns, which goes to the card
+// first.
+func (f *Frame) IndexLast(x *Tensor, n int64) *Tensor {
+	f.rule = gatherRule
+	columns := f.alloc(D(n), I64)
+	out := f.alloc(x.Shape.With(-1, n), x.DType)
+	f.release(columns)
+	f.consume(x)
+	return f.produce(out)
+}
+
 var (
 	arangeRule = &Rule{Name: "arange", Source: "aten/src/ATen/native/cuda/RangeFactories.cu"}
 	emptyRule  = &Rule{Name: "empty", Source: "aten/src/ATen/native/cuda/EmptyTensor.cpp"}

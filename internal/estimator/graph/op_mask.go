@@ -57,6 +57,9 @@ func (f *Frame) All(x *Tensor) *Tensor {
 	return f.produce(out)
 }
 
+// Any is x.any() of booleans.
+func (f *Frame) Any(x *Tensor) *Tensor { return f.All(x) }
+
 // Sum is x.sum() of booleans, counted in int64.
 func (f *Frame) Sum(x *Tensor) *Tensor {
 	f.rule = sumRule

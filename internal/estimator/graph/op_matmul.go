@@ -19,7 +19,7 @@ func (f *Frame) Linear(x, weight, bias *Tensor) *Tensor {
 		rows := D(-1, xs.Shape.At(-1))
 		flat = f.own1(f.Reshape(f.produce(xs), rows.D[0], rows.D[1]))
 	}
-	n := f.record(linearRule, flat, ws, bs)
+	n := f.recordLinear(flat, ws, bs)
 	f.saveOperands(n, flat, ws)
 	out := f.alloc(xs.Shape.With(-1, ws.Shape.D[0]), xs.DType)
 	f.product(bs != nil)
@@ -29,6 +29,17 @@ func (f *Frame) Linear(x, weight, bias *Tensor) *Tensor {
 	}
 	f.letGo(flat, ws, bs)
 	return f.produce(out)
+}
+
+// recordLinear orders the inputs as their gradients arrive: the bias's at once,
+// the others through the nodes of a view that flattens the input and of the
+// weight's transpose, whichever was recorded last first. With a bias the
+// transpose is recorded after the view, without one before it.
+func (f *Frame) recordLinear(x, weight, bias *Tensor) *Node {
+	if bias != nil && x.Shape.N > 2 {
+		return f.record(linearRule, bias, weight, x)
+	}
+	return f.record(linearRule, bias, x, weight)
 }
 
 // saveOperands keeps each factor whose partner needs a gradient.
@@ -76,27 +87,30 @@ func linearBackward(m *Machine, n *Node, dOut []*Tensor) Grads {
 		m.release(dOut[0])
 		dOut[0] = nil
 	}
+	biased, x, w := n.in[0].meta != nil, 1, 2
+	if biased && n.attrs.Shape.N > 2 {
+		x, w = 2, 1
+	}
 	weight := func() {
-		if n.wants(1) {
-			g[1] = m.allocLike(n.in[1].meta, rows.DType)
-			g[1].view = true // the transpose of what was computed
+		if n.wants(w) {
+			g[w] = m.allocLike(n.in[w].meta, rows.DType)
+			g[w].view = true // the transpose of what was computed
 			m.gemm()
 		}
 	}
-	biased := n.in[2].meta != nil
 	if !biased {
 		weight()
 	}
-	if n.wants(0) {
-		g[0] = m.alloc(n.attrs.Shape, rows.DType)
-		g[0].view = n.attrs.Shape.N > 2
+	if n.wants(x) {
+		g[x] = m.alloc(n.attrs.Shape, rows.DType)
+		g[x].view = n.attrs.Shape.N > 2
 		m.gemm()
 	}
 	if biased {
 		weight()
 	}
-	if n.wants(2) {
-		g[2] = m.alias(rows)
+	if n.wants(0) {
+		g[0] = m.alias(rows)
 	}
 	m.release(rows)
 	return g

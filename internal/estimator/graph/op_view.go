@@ -211,6 +211,29 @@ func (f *Frame) SliceStep(t *Tensor, from, step int64) *Tensor {
 	return f.viewOf(sliceRule, t, shape, t.Stride.With(-1, step*t.Stride.At(-1)))
 }
 
+var selectRule = &Rule{Name: "select", Source: "FunctionsManual.cpp:select_backward", Backward: func(m *Machine, n *Node, dOut []*Tensor) Grads {
+	return Grads{m.alloc(n.attrs.Shape, dOut[0].DType)}
+}}
+
+// Select is t.select(dim, i): one entry of a dimension, which goes.
+func (f *Frame) Select(t *Tensor, dim int) *Tensor {
+	at := t.Shape.index(dim)
+	return f.viewOf(selectRule, t, t.Shape.without(at), t.Stride.without(at))
+}
+
+// Squeeze drops a dimension of size 1.
+func (f *Frame) Squeeze(t *Tensor, dim int) *Tensor {
+	at := t.Shape.index(dim)
+	return f.viewOf(viewRule, t, t.Shape.without(at), t.Stride.without(at))
+}
+
+// without returns the list less its i-th entry.
+func (s Dims) without(i int) Dims {
+	copy(s.D[i:], s.D[i+1:])
+	s.N--
+	return s
+}
+
 // wholeSliceFreeSince is when indexing with ":" stopped recording a slice
 // (measured on 2.6 and 2.15; the older way is assumed in between).
 var wholeSliceFreeSince = spec.Version{2, 15}

@@ -13,6 +13,8 @@ type attentionShape struct {
 	positions func() *graph.Tensor
 	// softcap says that eager scores are capped by a tanh.
 	softcap bool
+	// bidirectional says that without a mask every query sees every key.
+	bidirectional bool
 	// eager is the family's own eager_attention_forward.
 	eager attentionFunc
 }
@@ -58,7 +60,7 @@ func sdpaAttention(b Build, s attentionShape) attentionFunc {
 			value = f.Let("value", f.Contiguous(value))
 		}
 		output := f.Let("attn_output", f.ScaledDotProductAttention(query, key, value, mask, graph.Attention{
-			Dropout: s.dropout, Causal: mask == nil, Grouped: grouped, Backend: b.Attention.Backend,
+			Dropout: s.dropout, Causal: mask == nil && !s.bidirectional, Grouped: grouped, Backend: b.Attention.Backend,
 		}))
 		return []*graph.Tensor{f.Contiguous(f.Transpose(output, 1, 2)), nil}
 	}

@@ -61,6 +61,7 @@ var activations = map[string]func(f *graph.Frame, x *graph.Tensor) *graph.Tensor
 	"gelu_pytorch_tanh": (*graph.Frame).Gelu,
 	"gelu_new":          newGELU,
 	"relu":              (*graph.Frame).Relu,
+	"tanh":              (*graph.Frame).Tanh,
 }
 
 // newGELU is NewGELUActivation: the tanh approximation, operation by operation.

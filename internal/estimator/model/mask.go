@@ -23,6 +23,8 @@ type maskInputs struct {
 	// compared says that an additive mask is made by comparing positions, which
 	// families with windows do where others cut a triangle.
 	compared bool
+	// bidirectional says that a query sees the keys behind it too.
+	bidirectional bool
 }
 
 // windowed reports whether there are tokens that the window hides.
@@ -107,6 +109,9 @@ func booleanMask(f *graph.Frame, in maskInputs, padding *graph.Tensor) *graph.Te
 		rows := f.Let("q", f.View(queries, 1, 1, tokens, 1))
 		columns := f.Let("kv", f.View(keys, 1, 1, 1, tokens))
 		allowed := func(f *graph.Frame) *graph.Tensor { return f.Compare(columns, rows) }
+		if in.bidirectional {
+			allowed = func(f *graph.Frame) *graph.Tensor { return f.Compare(rows, nil) } // q_idx >= 0
+		}
 		if in.window > 0 {
 			near := func(f *graph.Frame) *graph.Tensor { return f.Compare(columns, f.AddScalar(rows)) }
 			allowed = andMasks(near, allowed)

@@ -32,7 +32,7 @@ type Family struct {
 
 // Families lists every architecture.
 func Families() []Family {
-	return append(decoderFamilies(), imageFamilies()...)
+	return slices.Concat(decoderFamilies(), encoderFamilies(), imageFamilies())
 }
 
 // Build is what the builder decides beside the config.

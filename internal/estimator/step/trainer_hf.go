@@ -41,6 +41,9 @@ func (h *hfLoop) micro(r *Run, i, n int) {
 	r.Batch = h.batches[i]
 	loss := h.computeLoss(r)
 	r.End(ForwardPart)
+	if h.averages(r) {
+		loss = r.Loop.Own(r.Loop.MulScalar(r.Loop.Give(loss)))
+	}
 	h.backward(r, loss)
 	r.End(BackwardPart)
 	h.track(r, loss)
@@ -142,9 +145,6 @@ func (h *hfLoop) computeLoss(r *Run) *graph.Tensor {
 	}
 	loss := f.Keep(out.Loss)
 	out.Release(f)
-	if h.averages(r) {
-		loss = f.Own(f.MulScalar(f.Give(loss)))
-	}
 	return loss
 }
 
@@ -195,7 +195,7 @@ func (h *hfLoop) track(r *Run, loss *graph.Tensor) {
 	}
 	h.lossStep = loss
 	m.Scratch(nanRule, graph.Temporaries, 1)
-	abs := m.Make(nanRule, graph.Temporaries, graph.F32, graph.D())
+	abs := m.Make(nanRule, graph.Temporaries, loss.DType, graph.D())
 	inf := m.Make(nanRule, graph.Temporaries, graph.Bool, graph.D())
 	m.Forget(abs)
 	m.Forget(inf)
