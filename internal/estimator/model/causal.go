@@ -80,6 +80,9 @@ type causalLM struct {
 	slices bool
 	// scores is what is done to the head's result; nil is nothing.
 	scores func(f *graph.Frame, logits *graph.Tensor) *graph.Tensor
+	// roundTrip says that logits are cast to fp32 for the loss, and both back to
+	// the hidden states' type after it.
+	roundTrip bool
 }
 
 // newCausalLM puts a head on a decoder; a tied one shares the embeddings'
@@ -120,7 +123,14 @@ func (lm *causalLM) run(f *graph.Frame, b Batch) Outputs {
 		if f.Versions.Transformers.Before(lossFunctionSince) {
 			logits = f.Let("logits", f.To(logits, graph.F32))
 		}
+		if lm.roundTrip {
+			logits = f.Let("logits", f.To(logits, graph.F32))
+		}
 		loss := f.Let("loss", causalLMLoss(f, b, logits))
+		if lm.roundTrip {
+			logits = f.Let("logits", f.To(logits, hidden.DType))
+			loss = f.Let("loss", f.To(loss, hidden.DType))
+		}
 		return []*graph.Tensor{loss, logits}
 	}, tokens, mask, b.Tensor(Labels))
 	o := Outputs{Loss: f.Own(out[0]), Logits: f.Own(out[1])}

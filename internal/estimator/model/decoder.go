@@ -13,7 +13,7 @@ import (
 func decoderFamilies() []Family {
 	return []Family{
 		llamaFamily, gpt2Family, qwen3Family, graniteFamily, olmoFamily, olmo2Family, gemmaFamily, gemma2Family, gemma3Family,
-		cohereFamily, stablelmFamily, phiFamily, phi3Family, starcoder2Family, gptNeoXFamily, optFamily, bloomFamily,
+		cohereFamily, stablelmFamily, phiFamily, phi3Family, starcoder2Family, gptNeoXFamily, optFamily, bloomFamily, gptBigCodeFamily, gptNeoFamily, gptJFamily,
 	}
 }
 
