@@ -194,17 +194,6 @@ func (f *Frame) Slice(t *Tensor, dim int, from, to int64) *Tensor {
 	return f.viewOf(sliceRule, t, t.Shape.With(dim, to-from), t.Stride)
 }
 
-// Select is t[..., i, ...] along one dimension, which disappears.
-func (f *Frame) Select(t *Tensor, dim int) *Tensor {
-	shape, stride := t.Shape, t.Stride
-	at := shape.index(dim)
-	copy(shape.D[at:], t.Shape.D[at+1:])
-	copy(stride.D[at:], t.Stride.D[at+1:])
-	shape.N, stride.N = shape.N-1, stride.N-1
-	shape.D[shape.N], stride.D[stride.N] = 0, 0
-	return f.viewOf(sliceRule, t, shape, stride)
-}
-
 // SliceStep is t[..., from::step] along the last dimension.
 func (f *Frame) SliceStep(t *Tensor, from, step int64) *Tensor {
 	shape := t.Shape.With(-1, (t.Shape.At(-1)-from+step-1)/step)
@@ -215,7 +204,7 @@ var selectRule = &Rule{Name: "select", Source: "FunctionsManual.cpp:select_backw
 	return Grads{m.alloc(n.attrs.Shape, dOut[0].DType)}
 }}
 
-// Select is t.select(dim, i): one entry of a dimension, which goes.
+// Select is t[..., i, ...] along one dimension, which disappears.
 func (f *Frame) Select(t *Tensor, dim int) *Tensor {
 	at := t.Shape.index(dim)
 	return f.viewOf(selectRule, t, t.Shape.without(at), t.Stride.without(at))
@@ -231,6 +220,7 @@ func (f *Frame) Squeeze(t *Tensor, dim int) *Tensor {
 func (s Dims) without(i int) Dims {
 	copy(s.D[i:], s.D[i+1:])
 	s.N--
+	s.D[s.N] = 0 // shapes are compared as they stand
 	return s
 }
 
