@@ -71,6 +71,9 @@ func (s *site) planChrome(st state) chrome {
 // back with its errors and there is no answer.
 func (s *site) answer(r *http.Request, st state) (*answer, state, error) {
 	if st.bad() {
+		if all := fault.FieldsOf(s.planner.AllWrong(r.Context(), st.Job, st.read)); len(all) > 0 {
+			st.Errors = all
+		}
 		return nil, st, nil
 	}
 	est, err := s.planner.Estimate(r.Context(), st.Job)

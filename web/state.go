@@ -25,6 +25,7 @@ type state struct {
 	Job    spec.Job
 	Errors fault.Fields
 	Fault  error // of another kind than wrong fields
+	read   error // what the decoder said, if anything
 }
 
 // readState reads the job and the unit out of form values.
@@ -42,7 +43,7 @@ func readState(form url.Values) state {
 	}
 	s.countForID()
 	job, err := wire.DecodeValues(s.Values)
-	s.Job = job
+	s.Job, s.read = job, err
 	s.Errors = fault.FieldsOf(err)
 	if err != nil && len(s.Errors) == 0 {
 		s.Fault = err

@@ -20,7 +20,7 @@ func (t targeted) read(s *session) (spec.Job, error) {
 	if t.GPU != "" {
 		t.Set = append(t.Set, "target.gpu="+t.GPU)
 	}
-	return t.job(s.stdin)
+	return t.job(s)
 }
 
 // estimateCommand prints an estimate.
@@ -83,7 +83,7 @@ type fitsCommand struct {
 
 // Run prints a line for each card.
 func (c *fitsCommand) Run(s *session) error {
-	job, err := c.job(s.stdin)
+	job, err := c.job(s)
 	if err != nil {
 		return err
 	}

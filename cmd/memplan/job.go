@@ -19,8 +19,14 @@ type jobInput struct {
 	Set  []string `sep:"none" placeholder:"KEY=VALUE" help:"Set a key of the job over what the file says, as in --set training.micro_batch_size=8. Repeat for several."`
 }
 
-// job reads the job and sets what the command line sets.
-func (in jobInput) job(stdin io.Reader) (spec.Job, error) {
+// job reads the job and sets what the command line sets. Its error tells every
+// wrong field.
+func (in jobInput) job(s *session) (spec.Job, error) {
+	job, err := in.decode(s.stdin)
+	return job, s.back.AllWrong(s.ctx, job, err)
+}
+
+func (in jobInput) decode(stdin io.Reader) (spec.Job, error) {
 	text, err := in.text(stdin)
 	if err != nil {
 		return spec.Job{}, err

@@ -245,7 +245,7 @@ func TestOverride(t *testing.T) {
 			if tt.file != "" {
 				in.File = "-"
 			}
-			job, err := in.job(strings.NewReader(tt.file))
+			job, err := in.decode(strings.NewReader(tt.file))
 			require.NoError(t, err)
 			require.Equal(t, tt.expected, tt.got(job))
 			require.Equal(t, 4096, job.Training.SequenceLength, "what the file says stays")

@@ -29,6 +29,7 @@ type backend interface {
 	WriteTrace(ctx context.Context, job spec.Job, format snapshot.Format, w io.Writer) error
 	Models(ctx context.Context, query string, limit int) ([]catalog.Model, error)
 	GPUs(ctx context.Context) ([]catalog.GPU, error)
+	AllWrong(ctx context.Context, job spec.Job, found error) error
 }
 
 // local is a planner in this process, without a store.
@@ -90,6 +91,9 @@ func (r remote) Fits(ctx context.Context, job spec.Job, gpus []string) ([]planne
 	}
 	return fits, err
 }
+
+// AllWrong leaves a job that is wrong here as it is: the server is not asked.
+func (r remote) AllWrong(_ context.Context, _ spec.Job, found error) error { return found }
 
 // Models searches the server's catalogue.
 func (r remote) Models(ctx context.Context, query string, limit int) ([]catalog.Model, error) {

@@ -6,6 +6,7 @@ import (
 	"io"
 	"net/http"
 	"net/http/httptest"
+	"slices"
 	"strings"
 	"testing"
 
@@ -370,4 +371,24 @@ func TestReaderWhoLeft(t *testing.T) {
 	w := httptest.NewRecorder()
 	d.ServeHTTP(w, r)
 	require.NotContains(t, d.log.String(), "level=ERROR msg=failed", "nobody is there to be told")
+}
+
+func TestEveryWrongFieldIsToldAtOnce(t *testing.T) {
+	const wrong = `{"model":{"id":"nobody/nothing"},"training":{"micro_batch_size":0,"precison":"bf16","compile":true,"attention":"flex"},"target":{"gpu":"A1000"}}`
+	want := []string{
+		"model.id", "target.gpu", "training.attention", "training.compile", "training.micro_batch_size", "training.precison",
+	}
+	paths := func(p Problem) []string {
+		var got []string
+		for _, e := range p.Errors {
+			got = append(got, e.Path)
+		}
+		slices.Sort(got)
+		return got
+	}
+	d := open(t, nil)
+	require.Equal(t, want, paths(read[Problem](t, d.ask("POST", "/api/v1/checks", wrong))))
+	require.Equal(t, want, paths(read[[]Problem](t, d.ask("POST", "/api/v1/estimates:batch", "["+wrong+"]"))[0]))
+	unknown := strings.Replace(strings.Replace(wrong, `"precison":"bf16",`, "", 1), `"micro_batch_size":0,`, "", 1)
+	require.Equal(t, want[:4], paths(read[Problem](t, d.ask("POST", "/api/v1/checks", unknown))), "also where the format has nothing to say")
 }

@@ -30,16 +30,18 @@ type JobBody struct {
 	RawBody     []byte `contentType:"application/json"`
 }
 
-// job decodes the body.
-func (b *JobBody) job(ctx context.Context) (spec.Job, error) {
+// job decodes the body. Its error tells every wrong field.
+func (s *server) job(ctx context.Context, b *JobBody) (spec.Job, error) {
 	kind, err := bodyType(ctx, b.ContentType)
 	if err != nil {
 		return spec.Job{}, err
 	}
+	decode := wire.DecodeJSON
 	if kind == yamlType {
-		return wire.DecodeYAML(b.RawBody)
+		decode = wire.DecodeYAML
 	}
-	return wire.DecodeJSON(b.RawBody)
+	job, err := decode(b.RawBody)
+	return job, s.planner.AllWrong(ctx, job, err)
 }
 
 // bodyType is jsonType or yamlType, whichever the header means.

@@ -54,7 +54,7 @@ func (s *server) registerChecks(api huma.API) {
 }
 
 func (s *server) createCheck(ctx context.Context, in *checkInput) (*checkOutput, error) {
-	job, err := in.job(ctx)
+	job, err := s.job(ctx, &in.JobBody)
 	if err != nil {
 		return nil, err
 	}
@@ -67,7 +67,7 @@ func (s *server) createCheck(ctx context.Context, in *checkInput) (*checkOutput,
 }
 
 func (s *server) createFits(ctx context.Context, in *fitsInput) (*fitsOutput, error) {
-	job, err := in.job(ctx)
+	job, err := s.job(ctx, &in.JobBody)
 	if err != nil {
 		return nil, err
 	}

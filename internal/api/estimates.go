@@ -102,7 +102,7 @@ func (s *server) registerEstimates(api huma.API) {
 }
 
 func (s *server) createEstimate(ctx context.Context, in *estimateInput) (*estimateOutput, error) {
-	job, err := in.job(ctx)
+	job, err := s.job(ctx, &in.JobBody)
 	if err != nil {
 		return nil, err
 	}
@@ -132,7 +132,7 @@ func (s *server) createEstimates(ctx context.Context, in *batchInput) (*batchOut
 	for i, text := range raw {
 		job, err := wire.DecodeJSON(text)
 		if err != nil {
-			items[i].problem = s.problemOf(ctx, err)
+			items[i].problem = s.problemOf(ctx, s.planner.AllWrong(ctx, job, err))
 			continue
 		}
 		jobs, place, keys = append(jobs, job), append(place, i), append(keys, in.keyAt(i))

@@ -58,7 +58,7 @@ func (p *Planner) prepare(ctx context.Context, job spec.Job) (*prepared, error) 
 		}
 	}
 	if err := wrong.Err(); err != nil {
-		return nil, err
+		return nil, withUnmodelled(err, job)
 	}
 	r.warnings = append(r.warnings, wire.Warnings(r.job)...)
 	return r, nil
@@ -70,7 +70,7 @@ func (p *Planner) run(r *prepared) (*estimator.Estimate, error) {
 	coefficients.EngineError = r.spread
 	est, err := guarded(func() (*estimator.Estimate, error) { return p.engine(r.job, r.device, coefficients) })
 	if err != nil {
-		return nil, err
+		return nil, withUnmodelled(err, r.job)
 	}
 	est.Engine.Catalog = cmp.Or(est.Engine.Catalog, p.catalog.Version())
 	// The answer names the model as the user did, not by what was found.

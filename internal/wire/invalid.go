@@ -27,6 +27,14 @@ func (e *Invalid) Error() string {
 	return strings.Join(lines, "; ")
 }
 
+// With is e and more fields, whose places are unknown.
+func (e *Invalid) With(more fault.Fields) *Invalid {
+	return &Invalid{
+		Fields: append(e.Fields[:len(e.Fields):len(e.Fields)], more...),
+		At:     append(e.At[:len(e.At):len(e.At)], make([]Position, len(more))...),
+	}
+}
+
 // Unwrap returns the fields.
 func (e *Invalid) Unwrap() error { return e.Fields }
 

@@ -57,6 +57,9 @@ func (p *Planner) Check(ctx context.Context, job spec.Job) (planner.Check, error
 	return planner.Check{Verdict: e.Target.Verdict, Estimate: e, Fixes: []planner.Fix{fix}}, nil
 }
 
+// AllWrong finds nothing more.
+func (p *Planner) AllWrong(_ context.Context, _ spec.Job, found error) error { return found }
+
 // Save keeps an estimate in memory; the same key keeps one.
 func (p *Planner) Save(ctx context.Context, job spec.Job, key string) (*estimator.Estimate, error) {
 	e, err := p.Estimate(ctx, job)
