@@ -154,6 +154,33 @@ func (c *Config) RotaryPart(fallback float64, key string, headDim int64) int64 {
 	return int64(float64(headDim) * factor)
 }
 
+// Token returns the id of a special token, or the default; -1 is none.
+func (c *Config) Token(fallback int64, key string) int64 {
+	if c.Null(key) {
+		return -1
+	}
+	switch x := c.values[key].(type) {
+	case float64:
+		return int64(x)
+	case int:
+		return int64(x)
+	case nil:
+		return fallback
+	}
+	c.fields.Add("model.config."+key, c.values[key], "a token's id", "")
+	return fallback
+}
+
+// OneOf returns a word that must be one of those allowed, the first of which is
+// the default.
+func (c *Config) OneOf(key string, allowed ...string) string {
+	word := c.Text(allowed[0], key)
+	if !slices.Contains(allowed, word) {
+		c.fields.Add("model.config."+key, word, "one of "+join(allowed), nearest(word, allowed))
+	}
+	return word
+}
+
 // Refuses reports an error where a switch is on that the program does not
 // know.
 func (c *Config) Refuses(keys ...string) {
