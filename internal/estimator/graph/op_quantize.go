@@ -55,9 +55,12 @@ func (q *FourBit) bytes(n int64) int64 {
 // quantize brings a weight to the card and quantises it there: the whole weight
 // in its own type lives until the packed one is done (Params4bit._quantize).
 func (m *Machine) quantize(p *Param) {
-	q := p.FourBit
+	q, kept := p.FourBit, Parameters
+	if q.Nested {
+		kept = Temporaries
+	}
 	whole := m.Make(quantizeRule, Temporaries, p.DType, p.Shape)
-	scales := m.Make(quantizeRule, Parameters, F32, D(divUp(p.Numel(), q.BlockSize)))
+	scales := m.Make(quantizeRule, kept, F32, D(divUp(p.Numel(), q.BlockSize)))
 	p.Tensor = m.Make(quantizeRule, Parameters, q.Storage, D((p.Numel()+1)/(2*q.Storage.Size()), 1))
 	m.Make(quantizeRule, Parameters, F32, D(fourBitCodes))
 	magnitudes := m.Make(quantizeRule, Temporaries, F32, D(fourBitCodes)) // data.abs().max()
@@ -169,11 +172,11 @@ func (m *Machine) matmul4bitBackward(n *Node, w *Param, dOut *Tensor) Grads {
 // Recast is p.data = p.data.to(d): a copy on the card takes the parameter's
 // place.
 func (m *Machine) Recast(p *Param, d DType) {
-	old := p.Tensor
-	t := m.Make(recastRule, p.Category, d, p.Shape)
+	t := m.Make(recastRule, Temporaries, d, p.Shape)
 	t.NeedsGrad, t.leaf = p.Trained, &p.Leaf
+	m.release(p.Tensor)
 	p.Tensor, p.DType = t, d
-	m.release(old)
+	m.recat(t.storage, p.Category)
 }
 
 // EmptyCache is torch.cuda.empty_cache().

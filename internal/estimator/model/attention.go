@@ -79,12 +79,17 @@ func repeatKV(f *graph.Frame, t *graph.Tensor, groups int64) *graph.Tensor {
 }
 
 // flashAttention is flash_attention_forward without padding: the kernel of the
-// flash-attn package, on tensors with tokens before heads. Under autocast
-// queries that rotary embeddings left in fp32 are cast back.
+// flash-attn package, on tensors with tokens before heads. Queries that rotary
+// embeddings or norms in fp32 left in that type are cast back: to autocast's
+// type, else to the model's own.
 func flashAttention(b Build, s attentionShape) attentionFunc {
 	return func(f *graph.Frame, query, key, value, _ *graph.Tensor) []*graph.Tensor {
-		if d, on := f.Autocasting(); on && query.DType == graph.F32 {
-			query, key, value = f.Let("query_states", f.To(query, d)), f.Let("key_states", f.To(key, d)), f.Let("value_states", f.To(value, d))
+		to, on := f.Autocasting()
+		if !on {
+			to = b.DType
+		}
+		if query.DType == graph.F32 {
+			query, key, value = f.Let("query_states", f.To(query, to)), f.Let("key_states", f.To(key, to)), f.Let("value_states", f.To(value, to))
 		}
 		if s.positions != nil {
 			findRestarts(f, b, s.positions(), query.Shape.D[0])

@@ -45,7 +45,11 @@ func adapt(r *Run, family *model.Family) error {
 		low.dtype = adapterType(r, m, a.DType)
 		low.wrap(m)
 	}
-	for _, m := range savedModules(r.Net.Root, a.ModulesToSave) {
+	saved := savedModules(r.Net.Root, a.ModulesToSave)
+	if err := refuseFourBit(saved); err != nil {
+		return err
+	}
+	for _, m := range saved {
 		trainCopy(r.Net.Root, m)
 	}
 	return nil

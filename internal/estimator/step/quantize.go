@@ -172,8 +172,8 @@ func baseType(r *Run, m *graph.Module) graph.DType {
 }
 
 // loadQuantized brings a quantised model to the card in the order of a script:
-// the base, its preparation, adapters in the type of their layer and then in
-// their own, modules that are trained whole.
+// the base, its preparation, adapters in the type of their layer, copies of
+// modules that are trained whole, and adapters in their own type.
 func loadQuantized(r *Run) {
 	root := r.Net.Root
 	r.M.ToDeviceIf(root, func(p *graph.Param) bool { return !p.Trained })
@@ -194,10 +194,10 @@ func loadQuantized(r *Run) {
 		}
 		r.M.ToDeviceIf(m, func(p *graph.Param) bool { return p.Category == graph.Adapters })
 	})
+	r.M.ToDevice(root)
 	for _, cast := range casts {
 		cast()
 	}
-	r.M.ToDevice(root)
 }
 
 // prepareKBit casts what is not quantised to fp32 and hands cached segments
@@ -227,6 +227,18 @@ func prepareKBit(r *Run) {
 			}
 		}
 	})
+}
+
+// refuseFourBit fails for modules to be trained whole that hold weights in 4
+// bits, which have no gradient.
+func refuseFourBit(saved []*graph.Module) error {
+	var fields fault.Fields
+	for _, m := range saved {
+		if slices.ContainsFunc(m.Parameters(), func(p *graph.Param) bool { return p.FourBit != nil }) {
+			fields.Add("training.adapter.modules_to_save", m.Path, "modules that are not quantised: name it in training.quantization.skip_modules", "lm_head")
+		}
+	}
+	return fields.Err()
 }
 
 // lora4bit is Linear4bit.forward of tuners/lora/bnb.py: the result is copied
