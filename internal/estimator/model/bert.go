@@ -71,7 +71,7 @@ func readBert(c *Config, b Build) bertConfig {
 
 func newBert(c Config, b Build) (*Network, error) {
 	if c.Text("bert", "model_type") == "electra" && b.Versions.Transformers.Before(maskingUtilsSince) {
-		b.Attention = Attention{Kernel: "eager"} // the only one it had
+		b.Attention = Attention{Kernel: c.eagerOr(b.Attention.Kernel)}
 	}
 	r := readBert(&c, b)
 	head := c.Head(b, r.class, maskedLM, sequenceClassification, questionAnswering, tokenClassification)
