@@ -93,3 +93,13 @@ func (m *Machine) inFormat(t *Tensor, last bool) *Tensor {
 	}
 	return m.allocFormat(t.Shape, t.DType, last)
 }
+
+// allChannelsLast is compute_output_memory_format of torch.cat.
+func allChannelsLast(ts []*Tensor) bool {
+	for _, t := range ts {
+		if t == nil || !t.prefersChannelsLast() {
+			return false
+		}
+	}
+	return true
+}

@@ -74,8 +74,8 @@ func (m *Machine) normStaging(x *Tensor, sums int64) {
 }
 
 // batchNormBackward: cuDNN, and torch's kernel for contiguous images, write the
-// three gradients at once; with channels last the sums over the channels come
-// first.
+// three gradients at once; for images with channels last the sums over the
+// channels come first.
 func batchNormBackward(m *Machine, n *Node, dOut []*Tensor) Grads {
 	x, weight := n.saved[0], n.saved[1]
 	dy := m.alias(dOut[0])
@@ -84,7 +84,7 @@ func batchNormBackward(m *Machine, n *Node, dOut []*Tensor) Grads {
 		dy = m.inFormat(dOut[0], x.prefersChannelsLast())
 	}
 	var g Grads
-	byChannel := !n.attrs.Flag && x.normsByChannel() && dy.normsByChannel()
+	byChannel := !n.attrs.Flag && x.normsByChannel()
 	if !byChannel {
 		g[0] = m.allocLike(x, x.DType)
 	}
@@ -96,7 +96,9 @@ func batchNormBackward(m *Machine, n *Node, dOut []*Tensor) Grads {
 	}
 	g[1], g[2] = m.alloc(weight.Shape, weight.DType), m.alloc(weight.Shape, weight.DType)
 	if byChannel {
-		m.normStaging(x, 2)
+		if dy.normsByChannel() {
+			m.normStaging(x, 2)
+		}
 		g[0] = m.allocLike(x, x.DType)
 		m.letGo(sums[:]...)
 	}

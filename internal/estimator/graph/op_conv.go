@@ -25,7 +25,7 @@ func (f *Frame) Convolution(x, weight, bias *Tensor, c Conv) *Tensor {
 	f.save(n, xs, ws)
 	last := xs.prefersChannelsLast() || ws.prefersChannelsLast()
 	if n != nil {
-		n.attrs.Flag = last
+		n.attrs.Flag = ownDepthwise(xs, ws, c, last)
 	}
 	image := f.inFormat(xs, last)
 	out := f.allocFormat(c.outputShape(xs.Shape, ws.Shape), xs.DType, last)
@@ -55,29 +55,87 @@ func (c Conv) outputShape(x, w Dims) Dims {
 }
 
 // convBackward: the gradient of the input, of the weight, and of the bias,
-// which is a plain sum.
+// which is a plain sum. torch's own depthwise kernel begins with the weight.
 func convBackward(m *Machine, n *Node, dOut []*Tensor) Grads {
 	var g Grads
 	x, w := n.saved[0], n.saved[1]
-	last := n.attrs.Flag
-	dy := m.inFormat(dOut[0], last)
-	if n.wants(0) {
-		g[0] = m.allocFormat(x.Shape, dy.DType, last)
-		filter := m.inFormat(w, last)
-		m.convWorkspace()
-		m.release(filter)
+	if n.attrs.Flag {
+		dy := m.inFormat(dOut[0], false)
+		g[1] = m.filterGradient(n, x, w, dy)
+		g[0] = m.imageGradient(n, x, w, dy)
+		m.release(dy)
+	} else {
+		dy := m.toSuggested(dOut[0], x.prefersChannelsLast())
+		g[0] = m.imageGradient(n, x, w, dy)
+		g[1] = m.filterGradient(n, x, w, dy)
+		m.release(dy)
 	}
-	if n.wants(1) {
-		g[1] = m.allocFormat(w.Shape, dy.DType, last)
-		image := m.inFormat(x, last)
-		m.convWorkspace()
-		m.release(image)
-	}
-	m.release(dy)
 	if n.wants(2) {
 		g[2] = m.sumChannels(dOut[0])
 	}
 	return g
+}
+
+// toSuggested is t.to(memory_format=...): t itself where its strides suggest
+// that format, gaps or not. The caller owns the result.
+func (m *Machine) toSuggested(t *Tensor, last bool) *Tensor {
+	if t.prefersChannelsLast() == last {
+		return m.alias(t)
+	}
+	return m.allocFormat(t.Shape, t.DType, last)
+}
+
+// imageGradient is cudnn_convolution_backward_input.
+func (m *Machine) imageGradient(n *Node, x, w, dy *Tensor) *Tensor {
+	if !n.wants(0) {
+		return nil
+	}
+	last := dy.prefersChannelsLast() || w.prefersChannelsLast()
+	g := m.allocFormat(x.Shape, dy.DType, last)
+	dense, filter := m.inFormat(dy, last), m.inFormat(w, last)
+	m.convWorkspace()
+	m.letGo(filter, dense)
+	return g
+}
+
+// filterGradient is cudnn_convolution_backward_weight.
+func (m *Machine) filterGradient(n *Node, x, w, dy *Tensor) *Tensor {
+	if !n.wants(1) {
+		return nil
+	}
+	last := x.prefersChannelsLast() || dy.prefersChannelsLast()
+	dense, image := m.inFormat(dy, last), m.inFormat(x, last)
+	g := m.allocFormat(w.Shape, dy.DType, last)
+	m.convWorkspace()
+	m.letGo(image, dense)
+	return g
+}
+
+// ownDepthwise reports whether torch's own kernel runs a depthwise convolution
+// (ConvParams::use_cudnn_depthwise): cuDNN does so with channels last, and in
+// fp16 for shapes it is known to be fast at.
+func ownDepthwise(x, w *Tensor, c Conv, last bool) bool {
+	if c.Transposed || c.Groups == 1 || c.Groups != x.Shape.D[1] || x.Shape.N != 4 || last {
+		return false
+	}
+	known := x.DType == F16 && x.Shape.D[1] >= 32 && c.Dilation.Numel() == 1 && c.Stride.D[0] == c.Stride.D[1]
+	return !known || !cudnnDepthwise(x.Shape.D, w.Shape.D, c.Stride.D[1])
+}
+
+// cudnnDepthwise is check_cudnn_depthwise_workload_with_filter.
+func cudnnDepthwise(x, w [MaxDims]int64, stride int64) bool {
+	batch, channels, width, filter := x[0], x[1], x[3], w[3]
+	switch {
+	case x[2] == 1 && stride == 1:
+		return true
+	case w[2] != filter || filter != 1 && filter != 3 && filter != 5 || width < 7:
+		return false
+	case stride != 2:
+		return stride == 1
+	case filter == 1:
+		return batch == 1 && width <= 28 || batch > 1 && batch <= 16 && channels >= 128 && width <= 7
+	}
+	return batch == 1 || channels >= 512 || channels >= 256 && width >= 28
 }
 
 // sumChannels is t.sum over all dimensions but the second.

@@ -19,8 +19,13 @@ func (m *Machine) resultLike(shape Dims, d DType, operands ...*Tensor) *Tensor {
 
 // denseIn returns gapless strides that keep the order of t's dimensions in
 // memory. A stride of 0 says nothing about it
-// (aten/src/ATen/TensorIterator.cpp:reorder_dimensions).
+// (aten/src/ATen/TensorIterator.cpp:reorder_dimensions). The strides of what is
+// contiguous are made anew: those of dimensions of size 1 are lost
+// (fast_set_up).
 func denseIn(t *Tensor) Dims {
+	if t.Contiguous() {
+		return t.Shape.contiguous()
+	}
 	if t.dense() {
 		return t.Stride
 	}

@@ -10,9 +10,30 @@ func (f *Frame) overwrite(n *Node, x *Tensor, others ...*Tensor) *Tensor {
 	out := f.alias(x)
 	out.node, out.leaf = nil, nil
 	f.output(n, out, 0)
+	if n != nil && x.view { // the view's own node is made anew, as as_strided
+		n.apply = f.copySlices
+		whole := f.newTensor()
+		*whole = *out
+		again := f.record(asStridedRule, whole)
+		again.attrs.Shape = x.Shape
+		f.output(again, out, 0)
+	}
 	f.consume(x)
 	f.consume(others...)
 	return out
+}
+
+// copySlices is the backward of a function that wrote into a view: the gradient
+// is copied, a clone of its part goes through the function, and what comes back
+// replaces that part (torch/csrc/autograd/functions/tensor.cpp:CopySlices).
+func (m *Machine) copySlices(n *Node, dOut []*Tensor) Grads {
+	whole := m.allocLike(dOut[0], dOut[0].DType)
+	part := m.allocLike(dOut[0], dOut[0].DType)
+	g := n.rule.Backward(m, n, []*Tensor{part})
+	m.release(part)
+	m.letGo(g[0])
+	g[0] = whole
+	return g
 }
 
 // ReluInPlace is F.relu(x, inplace=True): it keeps its result.

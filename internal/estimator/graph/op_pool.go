@@ -89,7 +89,9 @@ func (f *Frame) AdaptiveAvgPool(x *Tensor, size int64) *Tensor {
 	if !last {
 		return out
 	}
-	return f.viewOf(asStridedRule, out, shape, shape.channelsLast())
+	out = f.viewOf(asStridedRule, out, shape, shape.channelsLast())
+	out.view = false // it was done in place
+	return out
 }
 
 var interpolateRule = &Rule{Name: "upsample", Source: "derivatives.yaml:upsample_bilinear2d", Backward: func(m *Machine, n *Node, dOut []*Tensor) Grads {

@@ -42,7 +42,7 @@ func (m *Machine) joinParts(dOut []*Tensor, sizes []int64, dim int, shape Dims, 
 			missing = append(missing, m.alloc(shape.With(dim, sizes[i]), d))
 		}
 	}
-	g := m.alloc(shape, d)
+	g := m.allocFormat(shape, d, allChannelsLast(dOut)) // at::cat of the parts
 	m.letGo(missing...)
 	return Grads{g}
 }

@@ -249,7 +249,8 @@ func (f *Frame) Detach(t *Tensor) *Tensor {
 
 var catRule = &Rule{Name: "cat", Source: "FunctionsManual.cpp:cat_tensors_backward"}
 
-// Cat is torch.cat: always a fresh contiguous tensor.
+// Cat is torch.cat: always a fresh tensor, contiguous unless every input has
+// its channels last.
 func (f *Frame) Cat(dim int, ts ...*Tensor) *Tensor {
 	n := f.record(catRule, ts...)
 	if n != nil && n.many == nil {
@@ -262,7 +263,7 @@ func (f *Frame) Cat(dim int, ts ...*Tensor) *Tensor {
 		shape.D[at] += t.Shape.D[at]
 		d = promote(d, t.DType)
 	}
-	out := f.alloc(shape, d)
+	out := f.allocFormat(shape, d, allChannelsLast(ts))
 	f.output(n, out, 0)
 	f.consume(ts...)
 	return f.produce(out)

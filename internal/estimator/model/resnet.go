@@ -45,16 +45,7 @@ func newResNet(c Config, b Build) (*Network, error) {
 	m := newResNetTrunk(shape, b.DType)
 	m.Child("avgpool", adaptiveAvgPool2d(1))
 	fc := m.Child("fc", linear(b.DType, m.channels, n, true))
-	m.Forward = func(f *graph.Frame, in ...*graph.Tensor) []*graph.Tensor {
-		return f.Func(func(f *graph.Frame, in ...*graph.Tensor) []*graph.Tensor { // _forward_impl
-			x := in[0]
-			for _, child := range m.Children[:len(m.Children)-1] {
-				x = f.Let("x", f.Call1(child, x))
-			}
-			x = f.Let("x", flatten(f, x))
-			return one(f.Let("x", f.Call1(fc, x)))
-		}, in[0])
-	}
+	m.Forward = flattened(fc, m.Children[:len(m.Children)-1]...)
 	return classifier(m.Module), nil
 }
 

@@ -14,7 +14,7 @@ import (
 // imageFamilies lists the architectures that see images.
 func imageFamilies() []Family {
 	return []Family{
-		resnetFamily,
+		resnetFamily, mobilenetV3Family, vggFamily, densenetFamily, efficientnetFamily, regnetFamily, shufflenetFamily,
 	}
 }
 
@@ -154,6 +154,19 @@ func adaptiveAvgPool2d(size int64) *graph.Module {
 // flatten is torch.flatten(x, 1).
 func flatten(f *graph.Frame, x *graph.Tensor) *graph.Tensor {
 	return f.Reshape(x, x.Shape.D[0], x.Numel()/x.Shape.D[0])
+}
+
+// flattened is a forward that runs modules one after the other, flattens, and
+// ends with a head.
+func flattened(head *graph.Module, trunk ...*graph.Module) func(f *graph.Frame, in ...*graph.Tensor) []*graph.Tensor {
+	return func(f *graph.Frame, in ...*graph.Tensor) []*graph.Tensor {
+		x := in[0]
+		for _, m := range trunk {
+			x = f.Let("x", f.Call1(m, x))
+		}
+		x = f.Let("x", flatten(f, x))
+		return one(f.Let("x", f.Call1(head, x)))
+	}
 }
 
 // sequential is nn.Sequential of children numbered from 0.
