@@ -48,27 +48,6 @@ func (c *Config) Head(b Build, class string, known ...string) string {
 	return known[0]
 }
 
-// Token returns the id of a special token, or the default; -1 is none.
-func (c *Config) Token(fallback int64, key string) int64 {
-	if c.Null(key) {
-		return -1
-	}
-	return int64(c.Float(float64(fallback), key))
-}
-
-// OneOf returns a word that must be one of those allowed, the first of which is
-// the default.
-func (c *Config) OneOf(key string, allowed ...string) string {
-	word := c.Text(allowed[0], key)
-	for _, known := range allowed {
-		if word == known {
-			return word
-		}
-	}
-	c.fields.Add("model.config."+key, word, "one of "+join(allowed), nearest(word, allowed))
-	return word
-}
-
 // Classes is the number of classes: the job's, or the config's. One class alone
 // would be a regression, which has another loss.
 func (c *Config) Classes(b Build) int64 {
