@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"memplan/internal/estimator"
+	"memplan/internal/snapshot"
 	"memplan/internal/units"
 	"memplan/web/chart"
 )
@@ -234,6 +235,19 @@ func (a answer) given() [][2]string {
 	}
 	for _, key := range slices.Sorted(maps.Keys(values)) {
 		out = append(out, [2]string{labelOf(key), clip(values.Get(key), 200)})
+	}
+	return out
+}
+
+// traces is where the events of a saved estimate's job are to be had, in every
+// format.
+func (a answer) traces() []change {
+	var out []change
+	for _, f := range snapshot.Formats() {
+		href := "/api/v1/estimates/" + a.ID + "/trace?format=" + string(f)
+		out = append(out, change{Text: map[snapshot.Format]string{
+			snapshot.Events: "JSON", snapshot.MemoryViz: "memory_viz", snapshot.Chrome: "Chrome",
+		}[f], Href: href})
 	}
 	return out
 }

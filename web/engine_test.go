@@ -51,6 +51,33 @@ func TestEveryAssumptionsSwitchLeadsToAnAnswerOrAReason(t *testing.T) {
 			continue
 		}
 		to := open(t, real(t), http.MethodGet, href)
+		require.NotContains(t, to.Body, "not modelled)", href)
 		require.Contains(t, []int{http.StatusOK, http.StatusUnprocessableEntity}, to.Code, href)
 	}
+}
+
+func TestWhatTheEngineRefusesIsSaidBeforeTheClick(t *testing.T) {
+	t.Parallel()
+	p := open(t, real(t), http.MethodGet, "/plan?m=Qwen/Qwen2.5-0.5B&mb=1&seq=512&gpu=H100-SXM5-80GB")
+	off := map[string][]string{}
+	for _, o := range p.all("option[disabled]") {
+		require.Contains(t, textOf(o), "not modelled yet")
+		value, _ := attribute(o, "value")
+		field, _ := attribute(o.Parent, "id")
+		off[field] = append(off[field], value)
+	}
+	require.Contains(t, off["f-training-precision"], "fp8-mixed")
+	require.NotContains(t, off["f-training-precision"], "bf16")
+	require.Contains(t, off["f-training-compile"], "true")
+	require.NotContains(t, off, "f-target-gpu")
+	require.NotContains(t, off, "f-training-padding")
+	require.Contains(t, p.text("label[for=f-training-ema]"), "not modelled yet")
+	require.NotContains(t, p.text("label[for=f-training-micro-batch-size]"), "not modelled yet")
+	require.NotContains(t, p.text("label[for=f-training-attention-backend]"), "not modelled yet")
+
+	asked := open(t, real(t), http.MethodGet, "/plan?m=Qwen/Qwen2.5-0.5B&mb=1&seq=512&gpu=H100-SXM5-80GB&training.precision=fp8-mixed")
+	require.Equal(t, http.StatusUnprocessableEntity, asked.Code)
+	require.Equal(t, "fp8-mixed", asked.attr("#f-training-precision option[selected]", "value"))
+	_, disabled := attribute(asked.all("#f-training-precision option[selected]")[0], "disabled")
+	require.False(t, disabled, "what was chosen is sent again, and refused again")
 }

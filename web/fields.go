@@ -120,6 +120,7 @@ func controlFor(p placed) (control, bool) {
 			c.Options = append(c.Options, option{Value: v, Text: yesNo(v)})
 		}
 	}
+	c.markUnmodelled()
 	return c, true
 }
 

@@ -42,6 +42,8 @@ type control struct {
 	Min     string // of a number
 	Step    string // of a number
 	Only    string // shown for this training method only
+	// Unmodelled says that the engine has no rules for any value but the default.
+	Unmodelled bool
 }
 
 // kind is how a control is drawn.
@@ -56,7 +58,21 @@ const (
 )
 
 // option is a choice, under a heading where there are many.
-type option struct{ Value, Text, Group string }
+type option struct {
+	Value, Text, Group string
+	Unmodelled         bool // the engine refuses it
+}
+
+// notYet stands beside what the format can say and the engine cannot answer.
+const notYet = "not modelled yet"
+
+// text is what the form shows of a choice.
+func (o option) text() string {
+	if o.Unmodelled {
+		return o.Text + " (" + notYet + ")"
+	}
+	return o.Text
+}
 
 // placed is where a field stands and what it is called there.
 type placed struct {

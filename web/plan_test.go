@@ -11,6 +11,7 @@ import (
 
 	"memplan/internal/estimator"
 	"memplan/internal/fault"
+	"memplan/internal/snapshot"
 	"memplan/internal/units"
 	"memplan/web"
 	"memplan/web/webtest"
@@ -263,6 +264,9 @@ func TestSaveLeadsToAnImmutablePage(t *testing.T) {
 	require.Empty(t, p.all("a.switch"))
 	require.Contains(t, p.text(".given"), "meta-llama/Llama-3.1-8B")
 	require.Contains(t, p.attr("a.button", "href"), "/plan?")
+	require.Len(t, p.all(".traces a"), len(snapshot.Formats()))
+	viz, _ := attribute(p.all(".traces a")[1], "href")
+	require.Regexp(t, `^/api/v1/estimates/est_[a-z0-9]+/trace\?format=memory_viz$`, viz)
 	require.Empty(t, p.all(".notice"), "the same engine gives the same number")
 }
 

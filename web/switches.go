@@ -34,7 +34,7 @@ func (a answer) assumptions(decide bool) []estimator.Assumption {
 }
 
 // alternatives is what else a value could be, as far as the format lists it;
-// else where to say it. A saved estimate is read-only and has none.
+// and the engine has rules for it; else where to say it. A saved estimate is read-only and has none.
 func (a answer) alternatives(x estimator.Assumption) []change {
 	if a.ID != "" {
 		return nil
@@ -45,7 +45,7 @@ func (a answer) alternatives(x estimator.Assumption) []change {
 	}
 	var out []change
 	for _, v := range choices {
-		if len(out) < mostSwitches && !strings.EqualFold(v, choiceText(x.Value)) {
+		if len(out) < mostSwitches && !strings.EqualFold(v, choiceText(x.Value)) && !unmodelled()[choice{x.Path, v}] {
 			out = append(out, change{Text: yesNo(v), Href: a.with(x.Path, v)})
 		}
 	}
