@@ -14,35 +14,35 @@ type Attention struct {
 // boolean or additive. Its backend is the one torch would choose
 // (aten/src/ATen/native/transformers/attention.cpp).
 func (f *Frame) ScaledDotProductAttention(q, k, v, mask *Tensor, a Attention) *Tensor {
-	mask = f.lowered(mask) // autocast's wrapper casts the last argument first
-	v = f.lowered(v)
-	k = f.lowered(k)
-	q = f.lowered(q)
-	switch f.chooseAttention(q, k, v, mask, a) {
-	case flashAttention:
-		return f.paddedFlash(q, k, v, a.Dropout)
-	case cudnnAttention:
-		if mask != nil {
-			mask = f.additiveMask(mask, q.DType)
-		}
-		return f.cudnnAttention(q, k, v, mask)
-	case efficientAttention:
-		if mask != nil {
-			mask = f.alignMask(f.additiveMask(mask, q.DType), q, k)
-		}
-		return f.efficientAttention(q, k, v, mask, a.Dropout)
+	given := [4]*Tensor{mask, v, k, q} // autocast's wrapper casts the last argument first
+	for i, t := range given {
+		given[i] = f.lower(t)
 	}
-	return f.mathAttention(q, k, v, mask, a)
+	out := f.attend(given[3], given[2], given[1], given[0], a)
+	f.letGo(given[:]...)
+	f.consume(q, k, v, mask)
+	return out
 }
 
-// lowered is lower with a temporary for a result.
-func (f *Frame) lowered(t *Tensor) *Tensor {
-	if t == nil {
-		return nil
+// attend runs the backend for arguments that the caller holds.
+func (f *Frame) attend(q, k, v, mask *Tensor, a Attention) *Tensor {
+	backend := f.chooseAttention(q, k, v, mask, a)
+	switch {
+	case backend == flashAttention:
+		return f.paddedFlash(q, k, v, a.Dropout)
+	case backend == mathAttention:
+		return f.mathAttention(q, k, v, mask, a)
 	}
-	low := f.lower(t)
-	f.consume(t)
-	return f.produce(low)
+	if mask != nil {
+		mask = f.additiveMask(mask, q.DType)
+	}
+	if backend == cudnnAttention {
+		return f.cudnnAttention(q, k, v, mask)
+	}
+	if mask != nil {
+		mask = f.alignMask(mask, q, k)
+	}
+	return f.efficientAttention(q, k, v, mask, a.Dropout)
 }
 
 // additiveMask is convert_boolean_attn_mask: where a boolean mask is false the

@@ -74,26 +74,25 @@ func (m *Machine) sumSegments(count int64, table Dims, d DType) *Tensor {
 	temps = append(temps, m.alloc(D(segments), I64), m.alloc(D(segments), I64))
 	m.scratch(m.cubScanBytes(segments), Temporaries)
 	temps = append(temps, m.alloc(D(), I64), m.alloc(D(parts), I64))
-	temps = append(temps, m.segmentSums(segments, parts, table.D[1], d)...)
+	switch {
+	case !m.fewRows(parts, segments, table.D[1]):
+		temps = append(temps, m.alloc(D(parts, table.D[1]), F32))
+	case d == F32:
+		temps = append(temps, m.alloc(D(parts), I64))
+	default:
+		temps = append(temps, m.alloc(D(parts), I64), m.alloc(table, F32))
+	}
 	m.letGo(temps...)
 	return g
 }
 
-// segmentSums are the sums of the parts: a row for each, or, for few segments
-// of many parts, the segment of each part and, for the 16-bit types, an fp32
-// row for each segment. (The limits were measured on two cards.)
-func (m *Machine) segmentSums(segments, parts, width int64, d DType) []*Tensor {
-	const maxBlock = 1024
-	row := roundUp(width, warp)
-	blocks := divUp(segments*row, min(row, maxBlock))
-	if m.Versions.Torch.Before(cubSince) || blocks >= 4*m.Device.Multiprocessors || parts <= 4*segments {
-		return []*Tensor{m.alloc(D(parts, width), F32)}
-	}
-	sums := []*Tensor{m.alloc(D(parts), I64)}
-	if d != F32 {
-		sums = append(sums, m.alloc(D(segments, width), F32))
-	}
-	return sums
+// fewRows reports whether parts are added to their row at once, in fp32: where
+// rows are hit often and are too few to fill the card. Since when is not known
+// between 2.6 and 2.15.
+func (m *Machine) fewRows(parts, segments, width int64) bool {
+	padded := roundUp(width, warp)
+	blocks := divUp(segments*padded, min(padded, 1024))
+	return m.Versions.Torch.AtLeast(cubSince) && parts > 4*segments && blocks < 4*m.Device.Multiprocessors
 }
 
 // The temporary storage of cub's algorithms: their arrays, each rounded up to
