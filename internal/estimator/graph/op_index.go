@@ -64,3 +64,30 @@ func (f *Frame) PadLast(t *Tensor, by int64) *Tensor {
 	f.consume(t)
 	return f.produce(r)
 }
+
+var pickRule = &Rule{Name: "index", Source: "FunctionsManual.cpp:index_backward; aten/src/ATen/native/cuda/Indexing.cu:index_put_with_sort_kernel", Backward: func(m *Machine, n *Node, dOut []*Tensor) Grads {
+	g := m.alloc(n.attrs.Shape, dOut[0].DType)
+	wrapped := m.alloc(D(1), I64)
+	linear := m.alloc(D(1), I64)
+	m.release(wrapped)
+	sorted, origin, order := m.alloc(D(1), I64), m.alloc(D(1), I64), m.alloc(D(1), I64)
+	sorter := m.alloc(D(1), U8)
+	m.letGo(sorter, order, origin, sorted, linear)
+	return Grads{g}
+}}
+
+// Pick is t[..., [i], ...] with a list of one index, which is put on the card
+// and kept: a copy.
+func (f *Frame) Pick(t *Tensor, dim int) *Tensor {
+	n := f.record(pickRule, t)
+	index := f.alloc(D(1), I64)
+	out := f.alloc(t.Shape.With(dim, 1), t.DType)
+	if n != nil {
+		n.attrs.Shape = t.Shape
+	}
+	f.save(n, index)
+	f.release(index)
+	f.output(n, out, 0)
+	f.consume(t)
+	return f.produce(out)
+}

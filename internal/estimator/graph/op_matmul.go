@@ -194,7 +194,7 @@ func (m *Machine) bgemm(operands ...*Tensor) {
 	m.letGo(copies...)
 }
 
-// Matmul is torch.matmul of two tensors with the same leading dimensions: both
+// Matmul is torch.matmul of two tensors whose leading dimensions broadcast: both
 // are folded to three dimensions, copied where no view will do
 // (aten/src/ATen/native/LinearAlgebra.cpp:_matmul_impl). Arguments and their
 // casts live until it returns.
@@ -204,13 +204,14 @@ func (f *Frame) Matmul(a, b *Tensor) *Tensor {
 	as := f.lower(a)
 	f.retain(as) // the caller's arguments, and autocast's wrapper, hold on to the end
 	f.retain(bs)
-	lead := as.Shape
-	lead.N -= 2
+	lead, other := as.Shape, bs.Shape
+	lead.N, other.N = lead.N-2, other.N-2
+	lead = broadcast(lead, other)
 	fold := func(t *Tensor) *Tensor {
-		t = f.Expand(f.produce(t), t.Shape.Slice()...)
-		return f.Reshape(t, lead.Numel(), t.Shape.At(-2), t.Shape.At(-1))
+		rows, cols := t.Shape.At(-2), t.Shape.At(-1)
+		return f.Reshape(f.Expand(f.produce(t), append(lead.Slice(), rows, cols)...), lead.Numel(), rows, cols)
 	}
-	shape := as.Shape.With(-1, bs.Shape.At(-1))
+	shape := D(append(lead.Slice(), as.Shape.At(-2), bs.Shape.At(-1))...)
 	left := fold(as)
 	right := fold(bs)
 	out := f.View(f.bmm(left, right), shape.Slice()...)
@@ -252,4 +253,44 @@ func (f *Frame) Baddbmm(bias, a, b *Tensor) *Tensor {
 	f.output(n, out, 0)
 	f.letGo(as, bs, cs)
 	return f.produce(out)
+}
+
+var mmRule = &Rule{Name: "mm", Source: "FunctionsManual.cpp:mm_mat2_backward", Backward: func(m *Machine, n *Node, dOut []*Tensor) Grads {
+	var g Grads
+	if n.wants(1) { // "mat2" before "self"
+		g[1] = m.allocLike(n.in[1].meta, dOut[0].DType)
+		g[1].view = true
+		m.gemm()
+	}
+	if n.wants(0) {
+		g[0] = m.alloc(n.attrs.Shape, dOut[0].DType)
+		m.gemm()
+	}
+	return g
+}}
+
+// MatmulMatrix is torch.matmul of a tensor of any number of dimensions and a
+// matrix: the first is folded to two.
+func (f *Frame) MatmulMatrix(a, b *Tensor) *Tensor {
+	f.rule = mmRule
+	bs := f.lower(b)
+	as := f.lower(a)
+	f.retain(as)
+	f.retain(bs)
+	shape := as.Shape.With(-1, bs.Shape.D[1])
+	left := f.own1(f.Reshape(f.produce(as), -1, as.Shape.At(-1)))
+	n := f.record(mmRule, left, bs)
+	f.saveOperands(n, left, bs)
+	if n != nil {
+		n.attrs.Shape = left.Shape
+	}
+	out := f.alloc(D(left.Shape.D[0], bs.Shape.D[1]), left.DType)
+	f.gemm()
+	f.output(n, out, 0)
+	f.letGo(left, bs)
+	result := f.View(f.produce(out), shape.Slice()...)
+	result.view = false // _unsafe_view: autograd knows no view of it
+	f.letGo(as, bs)
+	f.consume(a, b)
+	return result
 }

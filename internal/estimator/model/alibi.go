@@ -31,13 +31,17 @@ func calledSlopes(f *graph.Frame, heads int64) *graph.Tensor {
 
 // buildAlibi is build_alibi_tensor: the bias [batch * heads, 1, tokens] of
 // every key, counted over the tokens that the mask shows, from slopes that one
-// of the versions makes.
-func buildAlibi(f *graph.Frame, present *graph.Tensor, heads int64, d graph.DType, makeSlopes func(f *graph.Frame, heads int64) *graph.Tensor) *graph.Tensor {
+// of the versions makes. Falcon rounds them to bf16.
+func buildAlibi(f *graph.Frame, present *graph.Tensor, heads int64, d graph.DType, makeSlopes func(f *graph.Frame, heads int64) *graph.Tensor, rounded bool) *graph.Tensor {
 	return f.Func(func(f *graph.Frame, _ ...*graph.Tensor) []*graph.Tensor {
 		batch, tokens := present.Shape.D[0], present.Shape.D[1]
 		slopes := f.Let("slopes", makeSlopes(f, heads))
 		places := f.Let("arange_tensor", f.Unsqueeze(f.Mul(f.AddScalar(f.Cumsum(present)), present), 1))
-		alibi := f.Let("alibi", f.Mul(f.Unsqueeze(slopes, -1), places))
+		slopes = f.Unsqueeze(slopes, -1)
+		if rounded {
+			slopes = f.To(slopes, graph.BF16)
+		}
+		alibi := f.Let("alibi", f.Mul(slopes, places))
 		return one(f.To(f.View(alibi, batch*heads, 1, tokens), d))
 	})[0]
 }

@@ -240,7 +240,7 @@ func bloomAlibi(f *graph.Frame, g bloomConfig, b Build, hidden, present *graph.T
 		if b.Versions.Transformers.Before(maskingUtilsSince) {
 			slopes = alibiSlopes
 		}
-		return f.Let("alibi", buildAlibi(f, present, g.heads, hidden.DType, slopes))
+		return f.Let("alibi", buildAlibi(f, present, g.heads, hidden.DType, slopes, false))
 	}
 	slopes := f.Let("slopes", calledSlopes(f, g.heads))
 	alibi := f.Let("alibi", f.Mul(f.View(slopes, -1, 1, 1), f.Arange(tokens)))

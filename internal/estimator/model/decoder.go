@@ -13,7 +13,7 @@ import (
 func decoderFamilies() []Family {
 	return []Family{
 		llamaFamily, gpt2Family, qwen3Family, graniteFamily, olmoFamily, olmo2Family, gemmaFamily, gemma2Family, gemma3Family,
-		cohereFamily, stablelmFamily, phiFamily, phi3Family, starcoder2Family, gptNeoXFamily, optFamily, bloomFamily, gptBigCodeFamily, gptNeoFamily, gptJFamily,
+		cohereFamily, stablelmFamily, phiFamily, phi3Family, starcoder2Family, gptNeoXFamily, optFamily, bloomFamily, gptBigCodeFamily, gptNeoFamily, gptJFamily, falconFamily,
 	}
 }
 
@@ -117,8 +117,12 @@ func (m *decoder) forward(b Build) func(f *graph.Frame, in ...*graph.Tensor) []*
 			hidden = f.Let("hidden_states", m.scaledLate(f, hidden))
 		}
 		for layer := range m.run(f) {
-			hidden = f.Let("hidden_states", f.Call1(layer, hidden))
-			if before5 {
+			outputs := f.Call(layer, hidden)
+			hidden = f.Let("hidden_states", outputs[0])
+			if len(outputs) > 1 {
+				f.Let("layer_outputs[1]", outputs[1])
+			}
+			if before5 || len(outputs) > 1 {
 				f.Let("layer_outputs", hidden)
 			}
 		}

@@ -25,6 +25,9 @@ type maskInputs struct {
 	compared bool
 	// bidirectional says that a query sees the keys behind it too.
 	bidirectional bool
+	// always says that a mask is made even where the kernel could be told to be
+	// causal (allow_is_causal_skip=False).
+	always bool
 }
 
 // windowed reports whether there are tokens that the window hides.
@@ -63,7 +66,7 @@ func createCausalMask(f *graph.Frame, b Build, in maskInputs) *graph.Tensor {
 			}
 			return one(nil)
 		}
-		if !in.windowed() && (padding == nil || !hidesTokens(f, in, padding)) {
+		if !in.windowed() && !in.always && (padding == nil || !hidesTokens(f, in, padding)) {
 			return one(nil)
 		}
 		return one(booleanMask(f, in, padding))
