@@ -4,6 +4,8 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+
+	"memplan/internal/estimator/spec"
 )
 
 // Measured with torch.ops.aten.embedding_dense_backward on a no-op CUDA driver:
