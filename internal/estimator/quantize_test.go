@@ -86,11 +86,11 @@ func TestQuantisationNotRun(t *testing.T) {
 		change func(*spec.Job)
 		want   string
 	}{
-		{"another type", spec.Quantization{Type: "gptq-4bit"}, nil, "training.quantization.type: got gptq-4bit, want one of nf4, nf4-double, fp4, fp4-double (others are not modelled) (nearest: nf4)"},
+		{"another type", spec.Quantization{Type: "gptq-4bit"}, nil, "training.quantization.type: got gptq-4bit, want one of nf4, nf4-double, fp4, fp4-double, int8 (others are not modelled) (nearest: nf4)"},
 		{"another library", spec.Quantization{Type: "nf4", Library: "torchao"}, nil, "training.quantization.library: got torchao, want bitsandbytes (others are not modelled) (nearest: bitsandbytes)"},
 		{"blocks of odd size", spec.Quantization{Type: "nf4", GroupSize: 100}, nil, "training.quantization.group_size: got 100, want a power of two from 32 to 4096 (nearest: 64)"},
 		{"the head", spec.Quantization{Type: "nf4", QuantizedHead: &on}, nil, "training.quantization.quantized_head: got true, want false: the head stays as it is in transformers (nearest: false)"},
-		{"magnitudes", spec.Quantization{Type: "nf4"}, func(j *spec.Job) { j.Training.Method = "dora" }, "training.method: got dora, want lora: weights in 4 bits are frozen (dora on them is not modelled) (nearest: lora)"},
+		{"magnitudes", spec.Quantization{Type: "nf4"}, func(j *spec.Job) { j.Training.Method = "dora" }, "training.method: got dora, want lora: quantised weights are frozen (dora on them is not modelled) (nearest: lora)"},
 		{"a quantised layer trained whole", spec.Quantization{Type: "nf4"}, func(j *spec.Job) {
 			j.Training.Adapter = &spec.Adapter{ModulesToSave: []string{"layers.7.mlp.up_proj"}}
 		}, "training.adapter.modules_to_save: got model.layers.7.mlp.up_proj, want modules that are not quantised: name it in training.quantization.skip_modules (nearest: lm_head)"},

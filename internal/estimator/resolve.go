@@ -82,9 +82,7 @@ func (r *resolver) runtime() {
 	for _, name := range []string{"transformers", "peft", "accelerate", "bitsandbytes"} {
 		if libraries[name] == "" {
 			libraries[name] = r.companion(name)
-			if name == "transformers" {
-				r.assume("runtime.library_versions."+name, libraries[name], false, "the one current beside this torch")
-			}
+			r.assume("runtime.library_versions."+name, libraries[name], false, "the one current beside this torch")
 		}
 	}
 	j.Runtime.LibraryVersions = libraries
@@ -250,6 +248,9 @@ func (r *resolver) quantization() {
 		on := true
 		q.KBitPrepare = &on
 		r.assume("training.quantization.kbit_prepare", true, true, "scripts call prepare_model_for_kbit_training, which casts what is not quantised to fp32")
+	}
+	if q.Type == "int8" {
+		r.assume("training.quantization.type", q.Type, false, "columns of outliers, which depend on values, are taken to be none")
 	}
 	t.Quantization = &q
 }

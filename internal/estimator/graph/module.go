@@ -47,7 +47,11 @@ type Param struct {
 	// FourBit is how the parameter is kept on the card, nil as it is. Shape and
 	// DType are then those it had before.
 	FourBit *FourBit
+	Int8    bool // kept in 8 bits with a scale for each row
 }
+
+// Quantized reports whether the parameter is kept in few bits.
+func (p *Param) Quantized() bool { return p.FourBit != nil || p.Int8 }
 
 // NewModule returns a module of a class, to be given a name when it becomes
 // somebody's child.
@@ -120,8 +124,11 @@ func (p *Param) Numel() int64 { return p.Shape.Numel() }
 
 // Bytes is the parameter's unrounded size.
 func (p *Param) Bytes() units.Bytes {
-	if p.FourBit != nil {
+	switch {
+	case p.FourBit != nil:
 		return units.Bytes(p.FourBit.bytes(p.Numel()))
+	case p.Int8:
+		return units.Bytes(p.Numel() + p.Shape.D[0]*F32.Size())
 	}
 	return units.Bytes(p.Numel() * p.DType.Size())
 }
@@ -185,8 +192,12 @@ func (m *Machine) place(p *Param) {
 	if p.Tensor != nil {
 		return
 	}
-	if p.FourBit != nil {
+	switch {
+	case p.FourBit != nil:
 		m.quantize(p)
+		return
+	case p.Int8:
+		m.quantizeInt8(p)
 		return
 	}
 	old := m.cat

@@ -35,6 +35,13 @@ func (f *Frame) boolean(r *Rule, a, b *Tensor) *Tensor {
 	return f.produce(out)
 }
 
+// ofBools is the reduction with a boolean for an accumulator, as all and any
+// have (aten/src/ATen/native/cuda/ReduceLogicKernel.cu).
+func (r reduction) ofBools() reduction {
+	r.accSize = 1
+	return r
+}
+
 // AllLast is x.all(-1, keepdim=True) of booleans.
 func (f *Frame) AllLast(x *Tensor) *Tensor {
 	f.rule = allRule
@@ -43,7 +50,7 @@ func (f *Frame) AllLast(x *Tensor) *Tensor {
 	for i := range int(x.Shape.N) - 1 {
 		kept[i] = true
 	}
-	f.reduceScratch(reductionOf(x, kept))
+	f.reduceScratch(reductionOf(x, kept).ofBools())
 	f.consume(x)
 	return f.produce(out)
 }
@@ -52,7 +59,7 @@ func (f *Frame) AllLast(x *Tensor) *Tensor {
 func (f *Frame) All(x *Tensor) *Tensor {
 	f.rule = allRule
 	out := f.alloc(D(), Bool)
-	f.reduceScratch(reductionOf(x, [MaxDims]bool{}))
+	f.reduceScratch(reductionOf(x, [MaxDims]bool{}).ofBools())
 	f.consume(x)
 	return f.produce(out)
 }

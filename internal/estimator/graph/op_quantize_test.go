@@ -60,19 +60,36 @@ func TestBytesOfFourBits(t *testing.T) {
 			w := root.Param("weight", BF16, 4096, 4096)
 			w.FourBit = &FourBit{BlockSize: c.block, Nested: c.nested, Storage: c.storage}
 			m.ToDevice(root)
-			var live int64
-			sizes := map[int32]int64{}
-			for _, e := range m.Events() {
-				switch e.Kind {
-				case allocator.Alloc:
-					sizes[e.Block] = e.Bytes
-					live += e.Bytes
-				case allocator.Free:
-					live -= sizes[e.Block]
-				}
-			}
+			live := liveBytes(m.Events())
 			require.InDelta(t, c.perWeight, float64(live-c.tables)/float64(w.Numel()), 0)
 			require.InDelta(t, c.perWeight, float64(w.Bytes())/float64(w.Numel()), 0)
 		})
 	}
+}
+
+// LLM.int8 takes a byte a weight and 4 bytes a row.
+func TestBytesOfInt8(t *testing.T) {
+	m := NewMachine(spec.Versions{}, Device{Multiprocessors: 108, ThreadsPerSM: 2048})
+	root := NewModule("Linear8bitLt")
+	w := root.Param("weight", BF16, 1024, 4096)
+	w.Int8 = true
+	m.ToDevice(root)
+	require.Equal(t, int64(1024*4096+4*1024), liveBytes(m.Events()))
+	require.EqualValues(t, 1024*4096+4*1024, w.Bytes())
+}
+
+// liveBytes is what events leave allocated.
+func liveBytes(events []allocator.Event) int64 {
+	var live int64
+	sizes := map[int32]int64{}
+	for _, e := range events {
+		switch e.Kind {
+		case allocator.Alloc:
+			sizes[e.Block] = e.Bytes
+			live += e.Bytes
+		case allocator.Free:
+			live -= sizes[e.Block]
+		}
+	}
+	return live
 }

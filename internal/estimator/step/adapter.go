@@ -46,7 +46,7 @@ func adapt(r *Run, family *model.Family) error {
 		low.wrap(m)
 	}
 	saved := savedModules(r.Net.Root, a.ModulesToSave)
-	if err := refuseFourBit(saved); err != nil {
+	if err := refuseQuantized(saved); err != nil {
 		return err
 	}
 	for _, m := range saved {
@@ -66,7 +66,7 @@ func adapterType(r *Run, m *graph.Module, d spec.DType) graph.DType {
 
 // adaptable reports whether an adapter can sit on a module.
 func adaptable(m *graph.Module) bool {
-	return m.Class == "Linear" || m.Class == "Conv1D" || m.Class == linear4bit
+	return slices.Contains([]string{"Linear", "Conv1D", linear4bit, linear8bit}, m.Class)
 }
 
 // findTargets lists the modules that get an adapter, in module order. As with
@@ -147,8 +147,11 @@ func (a adapter) wrap(m *graph.Module) {
 		dtype:   a.dtype,
 	}
 	m.Forward = p.lora
-	if base.Class == linear4bit {
+	switch base.Class {
+	case linear4bit:
 		m.Forward = p.lora4bit
+	case linear8bit:
+		m.Forward = p.lora8bit
 	}
 	if a.dora {
 		m.Forward = p.dora(child("lora_magnitude_vector", graph.NewModule("DoraLinearLayer")), a, out)

@@ -9,9 +9,9 @@ import (
 	"memplan/internal/fault"
 )
 
-// Frozen weights in 4 bits: every linear layer but the head becomes a
-// bitsandbytes Linear4bit under the same pointer before the run, and its weight
-// is quantised on its way to the card. Read from bitsandbytes 0.50.2 and
+// Frozen weights in few bits: every linear layer but the head becomes a
+// bitsandbytes Linear4bit (or Linear8bitLt) under the same pointer before the
+// run, and its weight is quantised on its way to the card. Read from bitsandbytes 0.50.2 and
 // 0.45.3, nn/modules.py, transformers/integrations/bitsandbytes.py, and peft
 // 0.21.2, utils/other.py:prepare_model_for_kbit_training.
 
@@ -37,8 +37,8 @@ func beyondQuantization(j *spec.Job, f *fault.Fields) {
 		return
 	}
 	q := j.Training.Quantization
-	if !slices.Contains(fourBit, q.Type) {
-		f.Add("training.quantization.type", q.Type, "one of "+strings.Join(fourBit, ", ")+" (others are not modelled)", "nf4")
+	if types := append(slices.Clone(fourBit), "int8"); !slices.Contains(types, q.Type) {
+		f.Add("training.quantization.type", q.Type, "one of "+strings.Join(types, ", ")+" (others are not modelled)", "nf4")
 	}
 	if q.Library != "" && q.Library != "bitsandbytes" {
 		f.Add("training.quantization.library", q.Library, "bitsandbytes (others are not modelled)", "bitsandbytes")
@@ -53,7 +53,7 @@ func beyondQuantization(j *spec.Job, f *fault.Fields) {
 		f.Add("training.quantization.quantized_head", true, "false: the head stays as it is in transformers", "false")
 	}
 	if m := j.Training.Method; m != "lora" {
-		f.Add("training.method", m, "lora: weights in 4 bits are frozen (dora on them is not modelled)", "lora")
+		f.Add("training.method", m, "lora: quantised weights are frozen (dora on them is not modelled)", "lora")
 	}
 	if n := j.Parallelism.Ranks(); n > 1 {
 		f.Add("training.quantization", q.Type, "none on several ranks (not modelled)", "none")
@@ -78,7 +78,11 @@ func quantize(r *Run) {
 	r.quantized = true
 	compute := computeType(r.Job)
 	r.Net.Root.Walk(func(m *graph.Module) {
-		if m.Class == "Linear" && m != r.Net.Head && !skipped(m.Path, q.SkipModules) {
+		switch {
+		case m.Class != "Linear" || m == r.Net.Head || skipped(m.Path, q.SkipModules):
+		case q.Type == "int8":
+			toInt8(m)
+		default:
 			toFourBit(m, config, compute)
 		}
 		for _, b := range m.Buffers { // the loader makes them anew, in fp32
@@ -165,6 +169,8 @@ func baseType(r *Run, m *graph.Module) graph.DType {
 	switch {
 	case m.Class == linear4bit:
 		return computeType(r.Job)
+	case m.Class == linear8bit: // integers are no type for an adapter: it stays as it was made
+		return graph.F32
 	case r.quantized && prepares(&r.Job.Training):
 		return graph.F32
 	}
@@ -205,7 +211,7 @@ func loadQuantized(r *Run) {
 func prepareKBit(r *Run) {
 	for _, p := range r.Net.Root.Parameters() {
 		switch {
-		case p.FourBit != nil || p.DType != graph.F16 && p.DType != graph.BF16:
+		case p.Quantized() || p.DType != graph.F16 && p.DType != graph.BF16:
 		case !p.Trained:
 			r.M.Recast(p, graph.F32)
 		case p.Category != graph.Adapters: // a copy to come, of what was just cast
@@ -222,19 +228,19 @@ func prepareKBit(r *Run) {
 			return
 		}
 		for _, p := range m.Params {
-			if p.Tied == nil && p.FourBit == nil && p.DType != DTypeOf(recast.DType) {
+			if p.Tied == nil && !p.Quantized() && p.DType != DTypeOf(recast.DType) {
 				r.M.Recast(p, DTypeOf(recast.DType))
 			}
 		}
 	})
 }
 
-// refuseFourBit fails for modules to be trained whole that hold weights in 4
-// bits, which have no gradient.
-func refuseFourBit(saved []*graph.Module) error {
+// refuseQuantized fails for modules to be trained whole that hold quantised
+// weights, which have no gradient.
+func refuseQuantized(saved []*graph.Module) error {
 	var fields fault.Fields
 	for _, m := range saved {
-		if slices.ContainsFunc(m.Parameters(), func(p *graph.Param) bool { return p.FourBit != nil }) {
+		if slices.ContainsFunc(m.Parameters(), (*graph.Param).Quantized) {
 			fields.Add("training.adapter.modules_to_save", m.Path, "modules that are not quantised: name it in training.quantization.skip_modules", "lm_head")
 		}
 	}
@@ -247,8 +253,12 @@ func refuseFourBit(saved []*graph.Module) error {
 func (p pair) lora4bit(f *graph.Frame, in ...*graph.Tensor) []*graph.Tensor {
 	result := f.Let("result", f.Call1(p.base, in[0]))
 	result = f.Let("result", f.Clone(result))
+	return p.besideQuantized(f, result, in[0])
+}
+
+// besideQuantized adds the pair's product to a quantised layer's result.
+func (p pair) besideQuantized(f *graph.Frame, result, x *graph.Tensor) []*graph.Tensor {
 	_, casting := f.Autocasting()
-	x := in[0]
 	if !casting {
 		x = f.Let("x", f.To(x, p.dtype))
 	}
