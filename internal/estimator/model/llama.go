@@ -34,6 +34,9 @@ type llamaConfig struct {
 	qkNorm *qkNorm
 	// rotary turns queries and keys.
 	rotary rotaryFunc
+	// attention is the module's own way to attend, in its own frame; nil is
+	// transformers' interface.
+	attention attentionFunc
 	// table makes the module that computes cosines and sines.
 	table func(b Build, class string, width int64) *graph.Module
 	// softcap says that eager scores are capped by a tanh.
@@ -159,7 +162,10 @@ func (l llamaConfig) attend(b Build, ctx *llamaContext) func(f *graph.Frame, que
 	shape := attentionShape{groups: l.heads / l.kvHeads, dropout: l.attentionDropout, softcap: l.softcap}
 	shape.eager = eagerAttention(shape)
 	shape.positions = func() *graph.Tensor { return ctx.positions }
-	attention := attentionInterface(b, shape)
+	attention := l.attention
+	if attention == nil {
+		attention = attentionInterface(b, shape)
+	}
 	return func(f *graph.Frame, query, key, value *graph.Tensor, out *graph.Module) []*graph.Tensor {
 		batch, tokens := query.Shape.D[0], query.Shape.D[2]
 		turned := l.rotary(f, query, key, ctx.cos, ctx.sin)

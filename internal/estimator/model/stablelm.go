@@ -21,6 +21,9 @@ func newStableLM(c Config, b Build) (*Network, error) {
 	l := readLlama(&c)
 	l.class, l.mlpBias, l.norm, l.rotary, l.viewsLate = "StableLm", false, layerNorm, turnFirst, true
 	l.qkvBias, l.outBias = c.Bool(false, "use_qkv_bias"), false
+	if b.Versions.Transformers.Before(keywordsSince) && b.Attention.Kernel != "flash" {
+		l.attention = stablelmAttention(l, b)
+	}
 	turned := c.RotaryPart(0.25, "partial_rotary_factor", l.headDim)
 	parallel, drop := c.Bool(false, "use_parallel_residual"), c.Float(0, "hidden_dropout")
 	l.table = func(b Build, class string, _ int64) *graph.Module { return rotaryEmbedding(b, class, turned) }
@@ -31,6 +34,32 @@ func newStableLM(c Config, b Build) (*Network, error) {
 		return stablelmDecoderLayer(l, b, ctx, parallel, drop)
 	})
 	return m.network(m.causalLM("StableLmForCausalLM", "model", b, l.hidden, l.vocab, l.tied)), nil
+}
+
+// stablelmAttention is how the module attended itself, before there was an
+// interface: the weights are not returned.
+func stablelmAttention(l llamaConfig, b Build) attentionFunc {
+	groups, kernel := l.heads/l.kvHeads, kernelItself(b, l.attentionDropout)
+	return func(f *graph.Frame, query, key, value, mask *graph.Tensor) []*graph.Tensor {
+		key = f.Let("key_states", repeatKV(f, key, groups))
+		value = f.Let("value_states", repeatKV(f, value, groups))
+		if b.Attention.Kernel != "eager" {
+			if mask != nil { // works around a bug with masks in older kernels
+				query = f.Let("query_states", f.Contiguous(query))
+				key = f.Let("key_states", f.Contiguous(key))
+				value = f.Let("value_states", f.Contiguous(value))
+			}
+			return kernel(f, query, key, value, mask)
+		}
+		weights := f.Let("attn_weights", f.MulScalar(f.Matmul(query, f.Transpose(key, 2, 3))))
+		if mask != nil {
+			weights = f.Let("attn_weights", f.AddInPlace(weights, f.Slice(mask, 3, 0, key.Shape.At(-2))))
+		}
+		weights = f.Let("attn_weights", f.To(f.Softmax(weights, graph.F32), query.DType))
+		weights = f.Let("attn_weights", f.Dropout(weights, l.attentionDropout))
+		output := f.Let("attn_output", f.Matmul(weights, value))
+		return []*graph.Tensor{f.Let("attn_output", f.Contiguous(f.Transpose(output, 1, 2))), nil}
+	}
 }
 
 // stablelmDecoderLayer is one block: MLP behind attention, or beside it.
