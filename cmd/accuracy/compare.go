@@ -144,6 +144,9 @@ func predictedOf(e *estimator.Estimate, m wire.Measurement) (units.Bytes, bool) 
 		if m.Phase == "" && p.Name == "load" || m.Phase != "" && m.Phase != p.Name {
 			continue
 		}
+		if m.Phase == "load" && e.Job.Parallelism.Ranks() > 1 { // measured as what is left of it
+			return p.EndAllocated, m.Metric == "allocated"
+		}
 		v, ok := map[string]units.Bytes{
 			"tensor": p.PeakTensor, "requested": p.PeakRequested, "allocated": p.PeakAllocated, "reserved": p.PeakReserved, "process": p.PeakProcess,
 		}[m.Metric]

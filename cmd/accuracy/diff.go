@@ -208,7 +208,7 @@ func traceEvents(file string) ([]happening, error) {
 		switch e.Event {
 		case "alloc":
 			l.add(happening{bytes: e.Bytes, note: e.At})
-		case "free_completed":
+		case "free_requested": // completed later where another stream uses the block
 			l.freed = append(l.freed, e.Bytes)
 		case "mark":
 			l.add(happening{mark: e.Part})

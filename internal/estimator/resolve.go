@@ -296,6 +296,14 @@ func (r *resolver) fsdp() {
 		o.ReshardAfterForward = &on
 		r.assume("parallelism.fsdp.reshard_after_forward", true, true, "the default")
 	}
+	if o.Version == 1 {
+		strategy := "FULL_SHARD"
+		if !*o.ReshardAfterForward {
+			strategy = "SHARD_GRAD_OP"
+		}
+		fill(r, &o.Strategy, "parallelism.fsdp.strategy", strategy, true, "what reshard_after_forward says")
+		fill(r, &o.BackwardPrefetch, "parallelism.fsdp.backward_prefetch", "pre", false, "the default")
+	}
 	p.FSDP = &o
 }
 

@@ -87,7 +87,7 @@ func (m *Machine) evaluate(n *Node, queue *ready) {
 	}
 	m.module, m.rule = n.module, n.rule
 	restored := m.restore(n)
-	dOut := n.outs[:n.nouts]
+	dOut := n.gradients()
 	var out Grads
 	var many []*Tensor
 	defined := false
@@ -117,7 +117,7 @@ func (m *Machine) evaluate(n *Node, queue *ready) {
 	for i, g := range dOut {
 		if g != nil {
 			m.release(g)
-			n.outs[i] = nil
+			*n.buffer(int8(i)) = nil
 		}
 	}
 	m.forget(n, restored)
@@ -168,7 +168,8 @@ func (m *Machine) deliver(e edge, g *Tensor, queue *ready) {
 		return
 	}
 	if g != nil {
-		e.node.outs[e.nr] = m.addTo(e.node.outs[e.nr], g)
+		sum := e.node.buffer(e.nr)
+		*sum = m.addTo(*sum, g)
 	}
 	if e.node.deps--; e.node.deps == 0 {
 		queue.push(e.node)
@@ -209,18 +210,20 @@ func (m *Machine) accumulate(l *Leaf) {
 	if g == nil {
 		return
 	}
+	taken := false
 	switch {
 	case l.Grad != nil:
-		m.release(g)
 	case m.storages[g.storage].refs == 1 && sameLayout(g, l.Tensor):
-		l.Grad = g
+		l.Grad, taken = g, true
 	default:
 		l.Grad = m.allocLike(l.Tensor, g.DType)
-		m.release(g)
 	}
 	m.recat(l.Grad.storage, Gradients)
 	if l.Hook != nil {
 		l.Hook(l)
+	}
+	if !taken { // its inputs outlive a node's hooks
+		m.release(g)
 	}
 }
 

@@ -34,6 +34,16 @@ func (m *Machine) Place(r *Rule, p *Param, numel int64) {
 	p.Tensor.NeedsGrad, p.Tensor.leaf = p.Trained, &p.Leaf
 }
 
+// Holds reports whether t's storage has its bytes.
+func (m *Machine) Holds(t *Tensor) bool { return m.storages[t.storage].bytes > 0 }
+
+// Over makes p's tensor over the storage of t, which the caller keeps.
+func (m *Machine) Over(t *Tensor, p *Param) {
+	p.Tensor = m.Piece(t, p.Shape)
+	p.Tensor.view = false
+	p.Tensor.NeedsGrad, p.Tensor.leaf = p.Trained, &p.Leaf
+}
+
 // Piece is another tensor of the given shape over a part of t's storage, owned
 // by the caller until it gives it to Forget (torch.as_strided).
 func (m *Machine) Piece(t *Tensor, shape Dims) *Tensor {
@@ -69,11 +79,65 @@ func (f *Frame) Through(r *Rule, backward func(), ts ...*Tensor) []*Tensor {
 	return out
 }
 
+// UseOn is t.record_stream: the block is cached again only when that stream is
+// through with it.
+func (m *Machine) UseOn(t *Tensor, stream uint8) {
+	if s := &m.storages[t.storage]; s.bytes > 0 {
+		m.events = append(m.events, allocator.Event{Kind: allocator.UseOn, Stream: stream, Block: s.block})
+	}
+}
+
+var splitSizesRule = &Rule{Name: "split_with_sizes", Source: "torch/csrc/autograd/FunctionsManual.cpp:split_with_sizes_backward"}
+
+// Unflatten cuts a flat tensor into views of the given shapes, which are the
+// caller's: torch.split and view, recorded even under no_grad. What a stream is
+// current then is current in their backward: the gradients are joined there.
+func (m *Machine) Unflatten(flat *Tensor, shapes []Dims) []*Tensor {
+	old, stream := m.noGrad, m.stream
+	m.noGrad = false
+	n := m.record(splitSizesRule, flat)
+	views := make([]*Tensor, len(shapes))
+	for i, shape := range shapes {
+		part := m.Piece(flat, D(shape.Numel()))
+		part.node, part.leaf, part.NeedsGrad = nil, nil, false
+		m.output(n, part, int8(i))
+		v := *part
+		v.Shape, v.Stride, v.node, v.NeedsGrad = shape, shape.contiguous(), nil, false
+		if nv := m.record(viewRule, part); nv != nil {
+			nv.attrs.Shape = part.Shape
+			m.output(nv, &v, 0)
+		}
+		views[i] = &v
+	}
+	if n != nil {
+		n.apply = func(_ *Node, dOut []*Tensor) (g Grads) {
+			m.OnStream(stream, func() { g = m.join(flat, shapes, dOut) })
+			return g
+		}
+	}
+	m.noGrad = old
+	return views
+}
+
+// join is split_with_sizes_backward: a gradient that did not come is zeros.
+func (m *Machine) join(flat *Tensor, shapes []Dims, dOut []*Tensor) Grads {
+	var missing []*Tensor
+	for i, g := range dOut {
+		if g == nil {
+			missing = append(missing, m.alloc(D(shapes[i].Numel()), flat.DType))
+		}
+	}
+	g := m.alloc(flat.Shape, flat.DType)
+	m.releaseAll(missing)
+	return Grads{g}
+}
+
 // OnGradient is t.register_hook: hook runs when t's gradient is complete,
 // before the operation that made t runs backward.
-func (m *Machine) OnGradient(t *Tensor, hook func()) {
+// It reports whether t has a gradient at all.
+func (m *Machine) OnGradient(t *Tensor, hook func()) bool {
 	if t == nil || t.node == nil || !t.NeedsGrad {
-		return
+		return false
 	}
 	first := t.node.hook
 	t.node.hook = func() {
@@ -82,6 +146,7 @@ func (m *Machine) OnGradient(t *Tensor, hook func()) {
 		}
 		hook()
 	}
+	return true
 }
 
 // GradEnabled reports whether operations are recorded now

@@ -38,6 +38,7 @@ type Node struct {
 	many   []edge // inputs of an op with any number of them (cat, stack)
 	saved  []*Tensor
 	outs   [3]*Tensor // input buffers: gradients of the outputs, summed as they come
+	more   []*Tensor  // those of further outputs
 	nouts  int8
 	seq    int32
 	deps   int32
@@ -150,6 +151,25 @@ func (m *Machine) output(n *Node, t *Tensor, nr int8) {
 	t.NeedsGrad = true
 	t.node, t.nr = n, nr
 	n.nouts = max(n.nouts, nr+1)
+	for int(n.nouts) > len(n.outs)+len(n.more) {
+		n.more = append(n.more, nil)
+	}
+}
+
+// buffer is the input buffer of an output.
+func (n *Node) buffer(nr int8) **Tensor {
+	if int(nr) < len(n.outs) {
+		return &n.outs[nr]
+	}
+	return &n.more[int(nr)-len(n.outs)]
+}
+
+// gradients are those of all outputs; nil where none came.
+func (n *Node) gradients() []*Tensor {
+	if int(n.nouts) <= len(n.outs) {
+		return n.outs[:n.nouts]
+	}
+	return append(n.outs[:len(n.outs):len(n.outs)], n.more...)
 }
 
 // eachEdge calls f for every edge that leads somewhere.

@@ -48,9 +48,12 @@ func (f *Frame) Div(a, b *Tensor) *Tensor {
 }
 
 // Norm is x.norm(2) over everything: a scalar of x's type.
-func (f *Frame) Norm(x *Tensor) *Tensor {
+func (f *Frame) Norm(x *Tensor) *Tensor { return f.NormIn(x, x.DType) }
+
+// NormIn is torch.linalg.vector_norm(x, 2, dtype=d) over everything.
+func (f *Frame) NormIn(x *Tensor, d DType) *Tensor {
 	f.rule = vectorNormRule
-	out := f.alloc(D(), x.DType)
+	out := f.alloc(D(), d)
 	f.reduceScratch(reductionOf(x, [MaxDims]bool{}))
 	f.consume(x)
 	return f.produce(out)

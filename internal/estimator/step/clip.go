@@ -6,9 +6,18 @@ import "memplan/internal/estimator/graph"
 // returns the total norm, which the caller gives back with Forget; nil when no
 // parameter has a gradient (torch/nn/utils/clip_grad.py @v2.6.0 and @v2.15.0).
 func clipGradNorm(r *Run) *graph.Tensor {
+	if r.shards != nil {
+		return r.shards.clip(r)
+	}
+	return clipBy(r, reciprocalTimes)
+}
+
+// clipBy is clipGradNorm with the quotient of 1 and the norm taken by a
+// function: a norm over several ranks is summed there.
+func clipBy(r *Run, reciprocal graphFunc) *graph.Tensor {
 	total := totalNorm(r)
 	if total != nil {
-		clipCoefficient(r, total)
+		clipCoefficient(r, total, reciprocal)
 	}
 	return total
 }
@@ -41,16 +50,15 @@ func totalNorm(r *Run) *graph.Tensor {
 
 // clipCoefficient is _clip_grads_with_norm_: max_norm / (total_norm + 1e-6),
 // clamped to 1; the gradients are scaled in place.
-func clipCoefficient(r *Run, total *graph.Tensor) {
+func clipCoefficient(r *Run, total *graph.Tensor, reciprocal graphFunc) {
 	r.noGrad(func(f *graph.Frame) {
-		reciprocal := reciprocalTimes
-		if r.fsdp2 != nil {
-			reciprocal = reducedReciprocalTimes
-		}
 		coef := f.Let("clip_coef", f.Func(reciprocal, f.AddScalar(total))[0])
 		f.Let("clip_coef_clamped", f.Clamp(coef))
 	})
 }
+
+// graphFunc is a Python function of tensors.
+type graphFunc = func(f *graph.Frame, in ...*graph.Tensor) []*graph.Tensor
 
 // reciprocalTimes is Tensor.__rdiv__: self.reciprocal() * other.
 func reciprocalTimes(f *graph.Frame, in ...*graph.Tensor) []*graph.Tensor {

@@ -37,6 +37,7 @@ const (
 	_ // all-gathers, which allocate nothing
 	reduceScatterStream
 	allReduceStream
+	ncclStream
 )
 
 // newFSDP2 cuts the parameters of a job's model, or returns nil where it is not
@@ -181,6 +182,7 @@ func (s *fsdp2) load(r *Run) {
 
 // call runs the model within the root's hooks.
 func (s *fsdp2) call(r *Run, f *graph.Frame) model.Outputs {
+	s.sync(r.lastMicro || !r.Job.Parallelism.FSDP.NoSyncAccumulation)
 	root := s.units[0]
 	root.preForward(f, nil)
 	out := r.Net.Forward(f, r.Batch)
@@ -194,6 +196,18 @@ func (s *fsdp2) sync(on bool) {
 	for _, u := range s.units {
 		u.keepsGradients = !on
 	}
+}
+
+// clip is clip_grad_norm_ on DTensors.
+func (s *fsdp2) clip(r *Run) *graph.Tensor { return clipBy(r, reducedReciprocalTimes) }
+
+// numel is what the rank keeps.
+func (s *fsdp2) numel() int64 {
+	n := int64(0)
+	for _, p := range s.shards {
+		n += p.shard.Numel()
+	}
+	return n
 }
 
 // endOfBackward is _root_post_backward_final_callback: units whose inputs

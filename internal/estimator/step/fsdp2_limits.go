@@ -28,13 +28,20 @@ func beyondFSDP(j *spec.Job) fault.Fields {
 	replicas := max(1, p.Replicate)
 	refuse(p.Data%replicas != 0 || p.Data/replicas < 2, "parallelism.data", strconv.Itoa(p.Data),
 		"a multiple of parallelism.replicate, with at least two shards", strconv.Itoa(2*replicas))
-	refuse(o.Version != 2, "parallelism.fsdp.version", strconv.Itoa(o.Version), "2 (others are not modelled)", "2")
-	refuse(j.Runtime.Trainer != "plain", "runtime.trainer", j.Runtime.Trainer, "plain (others are not modelled with FSDP 2)", "plain")
-	refuse(o.Wrap != nil && o.Wrap.Policy != "decoder-layer", "parallelism.fsdp.wrap", "other modules", "decoder-layer, and sharded_separately for modules beside it", "decoder-layer")
-	refuse(o.BackwardPrefetch != "" && o.BackwardPrefetch != "pre", "parallelism.fsdp.backward_prefetch", o.BackwardPrefetch, "pre: FSDP 2 knows no other", "pre")
-	refuse(!enabled(o.LimitAllGathers), "parallelism.fsdp.limit_all_gathers", "false", "true: FSDP 2 has no such setting", "true")
-	refuse(o.Strategy != "" && o.Strategy != "FULL_SHARD", "parallelism.fsdp.strategy", o.Strategy, "FULL_SHARD; FSDP 2 has reshard_after_forward and parallelism.replicate", "FULL_SHARD")
-	refuse(len(o.Ignored) > 0, "parallelism.fsdp.ignored", "modules", "nothing: it is not modelled with FSDP 2", "")
+	refuse(o.Version != 1 && o.Version != 2, "parallelism.fsdp.version", strconv.Itoa(o.Version), "1 or 2", "2")
+	refuse(j.Runtime.Trainer != "plain", "runtime.trainer", j.Runtime.Trainer, "plain (others are not modelled with FSDP)", "plain")
+	if o.Version == 1 {
+		refuse(o.Wrap != nil && len(o.Wrap.Modules) > 0, "parallelism.fsdp.wrap", "named modules", "decoder-layer, or {min_parameters: N} (others are not modelled)", "decoder-layer")
+		refuse(o.Strategy != "FULL_SHARD" && o.Strategy != "SHARD_GRAD_OP", "parallelism.fsdp.strategy", o.Strategy, "FULL_SHARD or SHARD_GRAD_OP (others are not modelled)", "FULL_SHARD")
+		refuse(len(o.ShardedSeparately) > 0, "parallelism.fsdp.sharded_separately", "modules", "nothing: it is of FSDP 2", "")
+		refuse(j.Training.Adapter != nil, "training.adapter", "a value", "nothing: it is not modelled with FSDP 1", "")
+	} else {
+		refuse(o.Wrap != nil && o.Wrap.Policy != "decoder-layer", "parallelism.fsdp.wrap", "other modules", "decoder-layer, and sharded_separately for modules beside it", "decoder-layer")
+		refuse(o.BackwardPrefetch != "" && o.BackwardPrefetch != "pre", "parallelism.fsdp.backward_prefetch", o.BackwardPrefetch, "pre: FSDP 2 knows no other", "pre")
+		refuse(!enabled(o.LimitAllGathers), "parallelism.fsdp.limit_all_gathers", "false", "true: FSDP 2 has no such setting", "true")
+		refuse(o.Strategy != "" && o.Strategy != "FULL_SHARD", "parallelism.fsdp.strategy", o.Strategy, "FULL_SHARD; FSDP 2 has reshard_after_forward and parallelism.replicate", "FULL_SHARD")
+	}
+	refuse(len(o.Ignored) > 0, "parallelism.fsdp.ignored", "modules", "nothing: it is not modelled", "")
 	refuse(o.QuantisedStorage != "", "parallelism.fsdp.quantised_storage", o.QuantisedStorage, "nothing: it is not modelled", "")
 	refuse(o.ReduceDType != "" && o.ReduceDType != spec.FP32 && o.ReduceDType != spec.BF16, "parallelism.fsdp.reduce_dtype", string(o.ReduceDType), "fp32 or bf16", "fp32")
 	f = append(f, beyondShards(j)...)

@@ -97,6 +97,7 @@ func (u *shardUnit) allReduce(m *graph.Machine, out *graph.Tensor, d graph.DType
 	stream := uint8(reduceScatterStream)
 	if u.replicas {
 		stream = allReduceStream
+		m.UseOn(out, ncclStream) // ProcessGroupNCCL records its own stream
 		u.allReduced = m.Keep(out)
 	}
 	if out.DType == d {

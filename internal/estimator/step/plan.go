@@ -90,7 +90,7 @@ func compile(memory *graph.Memory, job spec.Job, device graph.Device, everyLayer
 	if err != nil {
 		return nil, err
 	}
-	if everyLayer || newDDP(r) != nil || r.fsdp2 != nil { // their hooks want every gradient
+	if everyLayer || newDDP(r) != nil || r.shards != nil { // their hooks want every gradient
 		r.M.RunEveryLayer()
 	}
 	r.load()
@@ -120,9 +120,9 @@ type Run struct {
 	Scaler    gradScaler
 
 	trainer   trainer
-	quantized bool   // the base is
-	ddp       *ddp   // nil on one rank
-	fsdp2     *fsdp2 // nil where nothing is sharded so
+	quantized bool // the base is
+	ddp       *ddp // nil on one rank
+	shards    sharding
 	// lastMicro is set during the micro batch whose gradients are exchanged.
 	lastMicro bool
 	phase     Phase
@@ -179,14 +179,14 @@ func (r *Run) build(family *model.Family, config *model.Config) error {
 			r.trainable += p.Numel()
 		}
 	}
-	r.fsdp2 = newFSDP2(r)
+	r.shards = newSharding(r)
 	return nil
 }
 
 // load moves the model to the card.
 func (r *Run) load() {
-	if r.fsdp2 != nil {
-		r.fsdp2.load(r)
+	if r.shards != nil {
+		r.shards.load(r)
 	} else if r.quantized {
 		loadQuantized(r)
 	} else {
@@ -206,14 +206,10 @@ func (r *Run) load() {
 
 // perRank is the number of parameters the rank keeps.
 func (r *Run) perRank() int64 {
-	if r.fsdp2 == nil {
+	if r.shards == nil {
 		return r.total
 	}
-	n := int64(0)
-	for _, p := range r.fsdp2.shards {
-		n += p.shard.Numel()
-	}
-	return n
+	return r.shards.numel()
 }
 
 // step writes down one optimizer step. Micro batches between the first and the

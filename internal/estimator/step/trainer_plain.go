@@ -40,7 +40,7 @@ func (r *Run) forward(n int) *graph.Tensor {
 	f := r.Loop
 	var out model.Outputs
 	run := func() { out = r.callModel(f) }
-	if d := r.Job.Training.Precision.Mixed(); d != "" && r.fsdp2 == nil { // which has a policy instead
+	if d := r.Job.Training.Precision.Mixed(); d != "" && r.shards == nil { // which has a policy instead
 		f.Autocast(DTypeOf(d), run)
 	} else {
 		run()
@@ -63,9 +63,8 @@ func (r *Run) callModel(f *graph.Frame) model.Outputs {
 	if r.ddp != nil {
 		r.ddp.beforeForward(r)
 	}
-	if r.fsdp2 != nil {
-		r.fsdp2.sync(r.lastMicro || !r.Job.Parallelism.FSDP.NoSyncAccumulation)
-		return r.fsdp2.call(r, f)
+	if r.shards != nil {
+		return r.shards.call(r, f)
 	}
 	return r.Net.Forward(f, r.Batch)
 }
