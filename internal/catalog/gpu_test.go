@@ -84,6 +84,7 @@ func TestUnknownGPU(t *testing.T) {
 		{"a letter too many", "A100-SXM4-880GB", "A100-SXM4-80GB"},
 		{"a wrong digit", "GeForce RTX 4190", "RTX-4090"},
 		{"part of a name", "5880 ada", "RTX-5880-Ada"},
+		{"a chip that comes in several sizes", "A100", "A100-SXM4-40GB"},
 		{"nothing alike still names one", "Gaudi", ""},
 		{"empty", "", ""},
 	} {

@@ -206,6 +206,7 @@ func TestNearestModels(t *testing.T) {
 	require.Equal(t, "Qwen/Qwen2.5-7B", c.Nearest("Qwen/Qwen-2.5-7BB@main")[0])
 	require.Len(t, c.Nearest("llama"), 3)
 	require.Empty(t, c.Nearest(""))
+	require.Empty(t, c.Nearest("nope"), "not one letter of it is near")
 }
 
 func TestOfSize(t *testing.T) {

@@ -48,8 +48,10 @@ func distance(a, b string) int {
 const maxCompared = 128
 
 // nearest returns up to limit values of the index's targets, closest spelling
-// first; of equally close ones the earlier in the table. A name is also as near
-// as one letter to every spelling it is a part of ("8b-instruct").
+// first; of equally close ones the earlier in the table. Nearest of all are the
+// spellings that begin with the name ("A100"), and those it is a part of
+// ("8b-instruct") are as near as one letter. A spelling with more than half of
+// the letters wrong is not near.
 func nearest(name string, index map[string]int, limit int) []int {
 	want := normalise(name)
 	if want == "" || len(want) > maxCompared {
@@ -58,8 +60,13 @@ func nearest(name string, index map[string]int, limit int) []int {
 	best := map[int]int{}
 	for spelling, target := range index {
 		d := distance(want, spelling)
-		if len(want) >= 3 && strings.Contains(spelling, want) {
+		switch {
+		case len(want) >= 3 && strings.HasPrefix(spelling, want):
+			d = 0
+		case len(want) >= 3 && strings.Contains(spelling, want):
 			d = 1
+		case d > max(2, len(want)/2):
+			continue
 		}
 		if old, ok := best[target]; !ok || d < old {
 			best[target] = d

@@ -151,7 +151,7 @@ func TestEstimateOrdersWhatItTells(t *testing.T) {
 	for _, a := range est.Assumptions {
 		paths = append(paths, a.Path)
 	}
-	require.Equal(t, []string{"target.gpu", "training.attention", "runtime.framework_version", "training.seed"}, paths, "the deciding ones first")
+	require.Equal(t, []string{"target.gpu", "training.attention", "target.count", "runtime.framework_version", "training.seed"}, paths, "the deciding ones first")
 	require.Equal(t, []string{"no_effect", "engine"}, warned(est))
 	require.NotEmpty(t, est.Engine.Catalog)
 }

@@ -16,6 +16,7 @@ func (p *Planner) resolveRanks(_ context.Context, r *prepared) error {
 	par, t := &r.job.Parallelism, &r.job.Target
 	if t.Count == 0 {
 		t.Count = par.Ranks()
+		r.assume("target.count", t.Count, false, "the product of the parallel dimensions")
 		return nil
 	}
 	ranks := par.Ranks()

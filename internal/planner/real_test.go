@@ -3,10 +3,12 @@ package planner_test
 import (
 	"encoding/json"
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
+	"pgregory.net/rapid"
 
 	"memplan/internal/catalog"
 	"memplan/internal/estimator"
@@ -201,4 +203,80 @@ func BenchmarkCheck(b *testing.B) {
 			b.Fatal(err)
 		}
 	}
+}
+
+// leaves lists the paths of all values of a job.
+func leaves(at string, v any, into map[string]bool) {
+	object, ok := v.(map[string]any)
+	if !ok {
+		into[at] = true
+		return
+	}
+	for key, x := range object {
+		leaves(strings.TrimPrefix(at+"."+key, "."), x, into)
+	}
+}
+
+func jobLeaves(t *testing.T, job spec.Job) map[string]bool {
+	text, err := json.Marshal(job)
+	require.NoError(t, err)
+	var tree any
+	require.NoError(t, json.Unmarshal(text, &tree))
+	paths := map[string]bool{}
+	leaves("", tree, paths)
+	return paths
+}
+
+func TestEveryDefaultFilledInIsListed(t *testing.T) {
+	t.Parallel()
+	for _, test := range []struct{ name, job string }{
+		{"bare", `{model: {id: gpt2}}`},
+		{"a plain loop", `{model: {id: gpt2}, runtime: {trainer: plain}, training: {optimizer: {name: sgd, momentum: 0.9}}}`},
+		{"lora with checkpoints", `{model: {id: Qwen/Qwen2.5-0.5B}, training: {method: lora, activation_checkpointing: full}}`},
+		{"four ranks", `{model: {id: gpt2}, parallelism: {data: 4}}`},
+		{"eight cards", `{model: {id: gpt2}, target: {gpu: T4, count: 8}}`},
+		{"a count", `{model: {parameters: 200M}}`},
+		{"older versions", `{model: {id: gpt2}, runtime: {framework_version: "2.6.0"}}`},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			t.Parallel()
+			job := decode(t, test.job)
+			est, err := real(t, planner.Config{}).Estimate(t.Context(), job)
+			require.NoError(t, err)
+			asked := jobLeaves(t, job)
+			listed := func(path string) bool {
+				return asked[path] || asked[strings.TrimSuffix(path, ".mode")] || slices.ContainsFunc(est.Assumptions, func(a estimator.Assumption) bool {
+					return a.Path == path || strings.HasPrefix(a.Path, path+".") || strings.HasPrefix(path, a.Path+".")
+				})
+			}
+			for path := range jobLeaves(t, est.Job) {
+				require.True(t, listed(path), "%s is filled in and not listed", path)
+			}
+		})
+	}
+}
+
+func TestBreakdownHasNoNegativeShare(t *testing.T) {
+	t.Parallel()
+	p := real(t, planner.Config{CacheEntries: -1})
+	rapid.Check(t, func(r *rapid.T) {
+		job := decode(t, fmt.Sprintf(`{model: {id: gpt2}, training: {micro_batch_size: %d, sequence_length: %d, gradient_accumulation_steps: %d, method: %s, precision: %s, optimizer: %s, activation_checkpointing: %s}, runtime: {trainer: %s}, target: {memory_gib: %d}}`,
+			rapid.IntRange(1, 9).Draw(r, "micro"), rapid.IntRange(1, 300).Draw(r, "length"), rapid.IntRange(1, 3).Draw(r, "steps"),
+			rapid.SampledFrom([]string{"full", "lora"}).Draw(r, "method"), rapid.SampledFrom([]string{"fp32", "bf16", "bf16-mixed"}).Draw(r, "precision"),
+			rapid.SampledFrom([]string{"adamw", "sgd", "adafactor"}).Draw(r, "optimizer"), rapid.SampledFrom([]string{"none", "full"}).Draw(r, "checkpointing"),
+			rapid.SampledFrom([]string{"hf", "plain"}).Draw(r, "trainer"), rapid.IntRange(2, 24).Draw(r, "memory")))
+		est, err := p.Estimate(t.Context(), job)
+		require.NoError(r, err)
+		sum := units.Bytes(0)
+		for _, share := range est.Breakdown {
+			require.Positive(r, share.Bytes, share.Category)
+			sum += share.Bytes
+		}
+		require.Equal(r, est.Peak.Process, sum)
+		for _, m := range est.Timeline {
+			for _, share := range m.ByCategory {
+				require.Positive(r, share.Bytes, share.Category)
+			}
+		}
+	})
 }
