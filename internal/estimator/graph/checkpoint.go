@@ -210,7 +210,7 @@ func (m *Machine) materialise(out, dOut []*Tensor) {
 	for i := range dOut {
 		if dOut[i] == nil && out[i] != nil {
 			m.rule = materialiseRule
-			dOut[i] = m.allocLike(out[i], out[i].DType)
+			dOut[i] = m.alloc(out[i].Shape, out[i].DType) // of the size alone, whatever the layout
 		}
 	}
 }

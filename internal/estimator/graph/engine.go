@@ -42,6 +42,8 @@ func (m *Machine) run(roots, grads []*Tensor) {
 		e := edgeTo(r)
 		if e.node != nil {
 			e.node.deps++
+		} else {
+			e.leaf.await(epoch)
 		}
 		m.deliver(e, m.alias(grads[i]), &queue)
 	}
@@ -63,10 +65,7 @@ func (m *Machine) count(root *Node, epoch int32) {
 		n.eachEdge(func(_ int, e *edge) {
 			switch {
 			case e.node == nil:
-				if e.leaf.epoch != epoch {
-					e.leaf.epoch, e.leaf.deps = epoch, 0
-				}
-				e.leaf.deps++
+				e.leaf.await(epoch)
 			case e.node.epoch != epoch:
 				e.node.epoch, e.node.deps = epoch, 1
 				stack = append(stack, e.node)
@@ -75,6 +74,14 @@ func (m *Machine) count(root *Node, epoch int32) {
 			}
 		})
 	}
+}
+
+// await counts one more gradient the leaf will get.
+func (l *Leaf) await(epoch int32) {
+	if l.epoch != epoch {
+		l.epoch, l.deps = epoch, 0
+	}
+	l.deps++
 }
 
 // evaluate runs one node: evaluate_function and call_function.

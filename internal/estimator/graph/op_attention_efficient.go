@@ -12,7 +12,7 @@ var seedOnCardSince = spec.Version{2, 15}
 // values, mask, its result and the log-sum-exp of each query, padded to 32
 // rows.
 func (f *Frame) efficientAttention(q, k, v, mask *Tensor, dropout float64) *Tensor {
-	n := f.record(efficientRule, q, k, v)
+	n := f.record(efficientRule, q, k, v, mask)
 	f.save(n, q, k, v)
 	if mask != nil {
 		f.save(n, mask)
@@ -57,6 +57,9 @@ func efficientBackward(m *Machine, n *Node, dOut []*Tensor) Grads {
 		g[i].Shape, g[i].Stride = swapped(g[i].Shape, 1, 2), swapped(g[i].Stride, 1, 2)
 		g[i].view = true
 	}
+	if n.wants(3) {
+		g[3] = m.biasGrad(n.in[3].meta)
+	}
 	if k.Shape.D[1] != h {
 		for _, t := range []*Tensor{k, v} {
 			temps = append(temps, m.alloc(D(b, t.Shape.D[2], h, t.Shape.D[3]), t.DType))
@@ -67,6 +70,15 @@ func efficientBackward(m *Machine, n *Node, dOut []*Tensor) Grads {
 		temps = append(temps, m.alloc(D(w/4), F32))
 	}
 	m.letGo(temps...)
+	return g
+}
+
+// biasGrad is the gradient of an additive mask, whose rows are made multiples
+// of 16 long.
+func (m *Machine) biasGrad(mask *Tensor) *Tensor {
+	const alignment = 16
+	g := m.alloc(mask.Shape.With(-1, roundUp(mask.Shape.At(-1), alignment)), mask.DType)
+	g.Shape, g.view = mask.Shape, true
 	return g
 }
 

@@ -40,7 +40,10 @@ func embeddingBackward(m *Machine, n *Node, dOut []*Tensor) Grads {
 	if !n.saved[0].Contiguous() {
 		indices = m.alloc(n.saved[0].Shape, I64)
 	}
-	flat := m.reshaped(dOut[0], D(count, width))
+	var flat *Tensor
+	if !dOut[0].Contiguous() {
+		flat = m.alloc(D(count, width), dOut[0].DType)
+	}
 	defer m.letGo(flat, indices)
 	if count <= sortedIndicesAbove {
 		return Grads{m.alloc(n.attrs.Shape, dOut[0].DType)}

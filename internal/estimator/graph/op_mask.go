@@ -64,6 +64,26 @@ func (f *Frame) All(x *Tensor) *Tensor {
 	return f.produce(out)
 }
 
+var (
+	absRule     = &Rule{Name: "abs", Source: "aten/src/ATen/native/UnaryOps.cpp"}
+	logRule     = &Rule{Name: "log", Source: "aten/src/ATen/native/UnaryOps.cpp"}
+	minimumRule = &Rule{Name: "minimum", Source: "aten/src/ATen/native/BinaryOps.cpp"}
+)
+
+// Abs is torch.abs of a tensor without gradient.
+func (f *Frame) Abs(x *Tensor) *Tensor { return f.fresh(absRule, x) }
+
+// Log is torch.log of a tensor without gradient.
+func (f *Frame) Log(x *Tensor) *Tensor { return f.fresh(logRule, x) }
+
+// Minimum is torch.min of two tensors without gradient.
+func (f *Frame) Minimum(a, b *Tensor) *Tensor {
+	f.rule = minimumRule
+	out := f.resultLike(broadcast(a.Shape, b.Shape), promote(a.DType, b.DType), a, b)
+	f.consume(a, b)
+	return f.produce(out)
+}
+
 // Any is x.any() of booleans.
 func (f *Frame) Any(x *Tensor) *Tensor { return f.All(x) }
 

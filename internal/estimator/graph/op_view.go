@@ -154,6 +154,28 @@ func (f *Frame) Transpose(t *Tensor, i, j int) *Tensor {
 	return v
 }
 
+var permuteRule = &Rule{Name: "permute", Source: "FunctionsManual.cpp:permute_backwards", Backward: func(m *Machine, n *Node, dOut []*Tensor) Grads {
+	v := m.alias(dOut[0])
+	for i, from := range n.attrs.Shape.D[:n.attrs.Shape.N] {
+		v.Shape.D[from], v.Stride.D[from] = dOut[0].Shape.D[i], dOut[0].Stride.D[i]
+	}
+	v.view = true
+	return Grads{v}
+}}
+
+// Permute is t.permute(dims).
+func (f *Frame) Permute(t *Tensor, dims ...int64) *Tensor {
+	shape, stride := t.Shape, t.Stride
+	for i, from := range dims {
+		shape.D[i], stride.D[i] = t.Shape.D[from], t.Stride.D[from]
+	}
+	v := f.viewOf(permuteRule, t, shape, stride)
+	if v.node != nil {
+		v.node.attrs.Shape = D(dims...)
+	}
+	return v
+}
+
 // Unsqueeze inserts a dimension of size 1.
 func (f *Frame) Unsqueeze(t *Tensor, at int) *Tensor {
 	shape, stride := t.Shape, t.Stride

@@ -53,7 +53,7 @@ func createCausalMask(f *graph.Frame, b Build, in maskInputs) *graph.Tensor {
 		padding := in.attention
 		if padding != nil {
 			padding = f.Let("attention_mask", f.To(padding, graph.Bool))
-		} else if !in.cached {
+		} else if !in.cached && in.positions != nil {
 			findPackedSequences(f, in)
 		}
 		switch b.Attention.Kernel {
@@ -108,9 +108,13 @@ func booleanMask(f *graph.Frame, in maskInputs, padding *graph.Tensor) *graph.Te
 		batches := f.Let("batch_arange", f.Arange(batch))
 		f.Let("head_arange", f.Arange(1))
 		queries := f.Let("q_arange", f.AddScalar(f.Arange(tokens)))
-		keys := f.Let("kv_arange", f.AddScalar(f.Arange(tokens)))
+		seen := tokens
+		if padding != nil {
+			seen = padding.Shape.At(-1)
+		}
+		keys := f.Let("kv_arange", f.AddScalar(f.Arange(seen)))
 		rows := f.Let("q", f.View(queries, 1, 1, tokens, 1))
-		columns := f.Let("kv", f.View(keys, 1, 1, 1, tokens))
+		columns := f.Let("kv", f.View(keys, 1, 1, 1, seen))
 		allowed := func(f *graph.Frame) *graph.Tensor { return f.Compare(columns, rows) }
 		if in.bidirectional {
 			allowed = func(f *graph.Frame) *graph.Tensor { return f.Compare(rows, nil) } // q_idx >= 0
@@ -123,7 +127,7 @@ func booleanMask(f *graph.Frame, in maskInputs, padding *graph.Tensor) *graph.Te
 			present := func(f *graph.Frame) *graph.Tensor { return f.Gather(padding, f.View(batches, batch, 1, 1, 1), columns) }
 			allowed = andMasks(allowed, present)
 		}
-		return one(f.Expand(allowed(f), batch, -1, tokens, tokens))
+		return one(f.Expand(allowed(f), batch, -1, tokens, seen))
 	})[0]
 }
 

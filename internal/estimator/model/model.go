@@ -41,6 +41,8 @@ type Build struct {
 	DType     graph.DType // of the weights
 	Attention Attention
 	UseCache  bool // the model fills a key-value cache in training
+	// Checkpointed says that activations are recomputed, which drops the cache.
+	Checkpointed bool
 	// Objective is the job's: it decides the head where the config names none.
 	Objective string
 	// Classes is how many classes the job has, 0 where it does not say.
@@ -75,6 +77,8 @@ type Network struct {
 	Head *graph.Module
 	// Embeddings is the input embedding: what enable_input_require_grads hooks.
 	Embeddings *graph.Module
+	// MoreEmbeddings are further modules that look up input ids.
+	MoreEmbeddings []*graph.Module
 }
 
 // Outputs is what the model returns: whoever holds it keeps these alive.

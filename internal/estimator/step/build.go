@@ -10,12 +10,13 @@ import (
 func buildOf(job spec.Job, v spec.Versions) model.Build {
 	t := &job.Training
 	return model.Build{
-		Versions:  v,
-		DType:     DTypeOf(t.WeightsDType),
-		Attention: model.Attention{Kernel: t.Attention.Kernel, Backend: t.Attention.Backend},
-		UseCache:  usesCache(&job, v),
-		Objective: t.Objective,
-		Classes:   classesOf(t),
+		Versions:     v,
+		DType:        DTypeOf(t.WeightsDType),
+		Attention:    model.Attention{Kernel: t.Attention.Kernel, Backend: t.Attention.Backend},
+		UseCache:     usesCache(&job, v),
+		Checkpointed: t.Checkpointing.Mode == "full",
+		Objective:    t.Objective,
+		Classes:      classesOf(t),
 	}
 }
 
@@ -49,12 +50,13 @@ func requireInputGrads(r *Run) {
 	if t := &r.Job.Training; !t.InputGrad && !trainerRequiresInputGrads(r) {
 		return
 	}
-	embeddings := r.Net.Embeddings
-	forward := embeddings.Forward
-	embeddings.Forward = func(f *graph.Frame, in ...*graph.Tensor) []*graph.Tensor {
-		out := forward(f, in...)
-		f.RequireGrad(out[0])
-		return out
+	for _, embeddings := range append([]*graph.Module{r.Net.Embeddings}, r.Net.MoreEmbeddings...) {
+		forward := embeddings.Forward
+		embeddings.Forward = func(f *graph.Frame, in ...*graph.Tensor) []*graph.Tensor {
+			out := forward(f, in...)
+			f.RequireGrad(out[0])
+			return out
+		}
 	}
 }
 
