@@ -194,9 +194,9 @@ func (r *resolver) activations() {
 	t := &r.job.Training
 	fill(r, &t.Checkpointing.Mode, "training.activation_checkpointing", "none", true, "the default")
 	if t.Checkpointing.Mode == "full" && t.Checkpointing.Reentrant == nil {
-		reentrant := r.transformers().Before(spec.Version{5})
+		reentrant := r.job.Model.Implementation != model.Timm && r.transformers().Before(spec.Version{5})
 		t.Checkpointing.Reentrant = &reentrant
-		r.assume("training.activation_checkpointing.reentrant", reentrant, false, "the default of this transformers")
+		r.assume("training.activation_checkpointing.reentrant", reentrant, false, "the default of this library")
 	}
 	fill(r, &t.Attention.Kernel, "training.attention", "sdpa", true, "the default of transformers")
 	fill(r, &t.Loss.Kind, "training.loss", "default", true, "the model's own loss, logits in fp32")

@@ -95,12 +95,16 @@ func (f *Frame) AdaptiveAvgPool(x *Tensor, size int64) *Tensor {
 }
 
 var interpolateRule = &Rule{Name: "upsample", Source: "derivatives.yaml:upsample_bilinear2d", Backward: func(m *Machine, n *Node, dOut []*Tensor) Grads {
-	return Grads{m.allocFormat(n.attrs.Shape, dOut[0].DType, dOut[0].prefersChannelsLast())}
+	last := dOut[0].prefersChannelsLast()
+	g := m.allocFormat(n.attrs.Shape, dOut[0].DType, last)
+	m.release(m.inFormat(dOut[0], last))
+	return Grads{g}
 }}
 
-// Interpolate is F.interpolate to a size, bilinear or nearest: it keeps
-// nothing.
-func (f *Frame) Interpolate(x *Tensor, size ...int64) *Tensor {
+// Interpolate is F.interpolate to a size, bilinear or nearest, in fp32 under
+// autocast: it keeps nothing.
+func (f *Frame) Interpolate(given *Tensor, size ...int64) *Tensor {
+	x := f.raise(given)
 	n := f.record(interpolateRule, x)
 	if n != nil {
 		n.attrs.Shape = x.Shape
@@ -111,6 +115,7 @@ func (f *Frame) Interpolate(x *Tensor, size ...int64) *Tensor {
 	}
 	out := f.allocFormat(shape, x.DType, x.prefersChannelsLast())
 	f.output(n, out, 0)
-	f.consume(x)
+	f.release(x)
+	f.consume(given)
 	return f.produce(out)
 }

@@ -45,6 +45,8 @@ type Build struct {
 	Checkpointed bool
 	// Objective is the job's: it decides the head where the config names none.
 	Objective string
+	// Auxiliary says that a segmentor has its auxiliary head.
+	Auxiliary bool
 	// Classes is how many classes the job has, 0 where it does not say.
 	Classes int64
 }

@@ -14,7 +14,8 @@ import (
 // imageFamilies lists the architectures that see images.
 func imageFamilies() []Family {
 	return []Family{
-		resnetFamily, mobilenetV3Family, vggFamily, densenetFamily, efficientnetFamily, regnetFamily, shufflenetFamily,
+		resnetFamily, mobilenetV3Family, vggFamily, densenetFamily, efficientnetFamily, regnetFamily, shufflenetFamily, segmentorFamily,
+		timmResNetFamily, timmViTFamily,
 	}
 }
 

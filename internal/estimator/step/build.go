@@ -10,6 +10,7 @@ import (
 func buildOf(job spec.Job, v spec.Versions) model.Build {
 	t := &job.Training
 	return model.Build{
+<<<<<<< HEAD
 		Versions:     v,
 		DType:        DTypeOf(t.WeightsDType),
 		Attention:    model.Attention{Kernel: t.Attention.Kernel, Backend: t.Attention.Backend},
@@ -17,6 +18,15 @@ func buildOf(job spec.Job, v spec.Versions) model.Build {
 		Checkpointed: t.Checkpointing.Mode == "full",
 		Objective:    t.Objective,
 		Classes:      classesOf(t),
+=======
+		Versions:  v,
+		DType:     DTypeOf(t.WeightsDType),
+		Attention: model.Attention{Kernel: t.Attention.Kernel, Backend: t.Attention.Backend},
+		UseCache:  usesCache(&job, v),
+		Objective: t.Objective,
+		Auxiliary: t.AuxLogits,
+		Classes:   classesOf(t),
+>>>>>>> a18ed5e (wip)
 	}
 }
 

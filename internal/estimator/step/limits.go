@@ -47,6 +47,13 @@ func beyond(j *spec.Job) fault.Fields {
 	oneOf("training.memory_format", t.MemoryFormat, "contiguous", channelsLast)
 	oneOf("training.packing", t.Packing, "none", "concatenated")
 	oneOf("training.activation_checkpointing", t.Checkpointing.Mode, "none", "full")
+	if j.Model.Implementation == model.Torchvision {
+		oneOf("training.activation_checkpointing", t.Checkpointing.Mode, "none") // its models have no switch for it
+	}
+	if library := j.Model.Implementation; library == model.Torchvision || library == model.Timm {
+		oneOf("runtime.trainer", j.Runtime.Trainer, "plain")
+		oneOf("training.method", t.Method, "full")
+	}
 	oneOf("training.attention", t.Attention.Kernel, "sdpa", "flash", "eager", "math")
 	oneOf("training.attention.backend", t.Attention.Backend, "flash", "efficient", "math", "cudnn")
 	oneOf("training.loss", t.Loss.Kind, "default")
