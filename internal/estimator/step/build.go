@@ -10,7 +10,6 @@ import (
 func buildOf(job spec.Job, v spec.Versions) model.Build {
 	t := &job.Training
 	return model.Build{
-<<<<<<< HEAD
 		Versions:     v,
 		DType:        DTypeOf(t.WeightsDType),
 		Attention:    model.Attention{Kernel: t.Attention.Kernel, Backend: t.Attention.Backend},
@@ -18,15 +17,7 @@ func buildOf(job spec.Job, v spec.Versions) model.Build {
 		Checkpointed: t.Checkpointing.Mode == "full",
 		Objective:    t.Objective,
 		Classes:      classesOf(t),
-=======
-		Versions:  v,
-		DType:     DTypeOf(t.WeightsDType),
-		Attention: model.Attention{Kernel: t.Attention.Kernel, Backend: t.Attention.Backend},
-		UseCache:  usesCache(&job, v),
-		Objective: t.Objective,
-		Auxiliary: t.AuxLogits,
-		Classes:   classesOf(t),
->>>>>>> a18ed5e (wip)
+		Auxiliary:    t.AuxLogits,
 	}
 }
 
