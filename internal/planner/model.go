@@ -35,6 +35,10 @@ func (p *Planner) resolveModel(ctx context.Context, r *prepared) error {
 		return p.resolveID(ctx, r)
 	case m.Parameters != 0:
 		return p.resolveCount(r)
+	case len(m.Architecture) > 0:
+		return resolveArchitecture(r)
+	case len(m.Graph) > 0:
+		return fault.Fields{{Path: "model.graph", Got: "a graph", Want: "an id, a config or sizes: exported graphs are not modelled"}}
 	}
 	return nil
 }

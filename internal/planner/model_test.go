@@ -28,16 +28,56 @@ func TestModelByID(t *testing.T) {
 }
 
 func TestModelGivenByItself(t *testing.T) {
-	for _, m := range []spec.Model{
-		{Config: map[string]any{"model_type": "llama"}},
-		{Architecture: map[string]any{"family": "llama"}},
-		{Graph: map[string]any{"name": "mine"}},
-	} {
-		p, e := newPlanner(t, planner.Config{})
-		_, err := p.Estimate(t.Context(), spec.Job{Model: m})
-		require.NoError(t, err)
-		require.Equal(t, m, e.last().job.Model)
+	m := spec.Model{Config: map[string]any{"model_type": "llama"}}
+	p, e := newPlanner(t, planner.Config{})
+	_, err := p.Estimate(t.Context(), spec.Job{Model: m})
+	require.NoError(t, err)
+	require.Equal(t, m, e.last().job.Model)
+}
+
+func TestModelByItsSizes(t *testing.T) {
+	sizes := func(more string) string {
+		return "{hidden_size: 64, num_hidden_layers: 2, num_attention_heads: 4, vocab_size: 512" + more + "}"
 	}
+	for _, test := range []struct {
+		name, architecture, modelType string
+		wrong                         []string
+	}{
+		{name: "llama", architecture: sizes(", family: llama, intermediate_size: 128, num_key_value_heads: 2, norm: rmsnorm, swiglu: true, untied: true"), modelType: "llama"},
+		{name: "biases on queries, keys and values", architecture: sizes(", family: llama, intermediate_size: 128, qkv_bias: true"), modelType: "qwen2"},
+		{name: "norms on queries and keys", architecture: sizes(", family: llama, intermediate_size: 128, head_dim: 16, qk_layernorm: true"), modelType: "qwen3"},
+		{name: "gpt", architecture: sizes(", family: gpt, max_position_embeddings: 256, num_key_value_heads: 4, activation: gelu, hidden_dropout: 0.0"), modelType: "gpt2"},
+		{name: "a family without a program", architecture: sizes(", family: deepseek"), wrong: []string{"model.architecture.family"}},
+		{name: "sizes missing", architecture: "{family: llama, hidden_size: 64}", wrong: []string{
+			"model.architecture.num_hidden_layers", "model.architecture.num_attention_heads", "model.architecture.intermediate_size", "model.architecture.vocab_size",
+		}},
+		{name: "what the program has no room for", architecture: sizes(", family: llama, intermediate_size: 128, norm: layernorm, moe: {num_experts: 8}"), wrong: []string{
+			"model.architecture.moe", "model.architecture.norm",
+		}},
+		{name: "grouped queries of gpt", architecture: sizes(", family: gpt, num_key_value_heads: 2"), wrong: []string{"model.architecture.num_key_value_heads"}},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			job := decode(t, "{model: {architecture: "+test.architecture+"}, training: {micro_batch_size: 1, sequence_length: 128}, target: {gpu: T4}}")
+			est, err := real(t, planner.Config{}).Estimate(t.Context(), job)
+			var wrong []string
+			for _, f := range fault.FieldsOf(err) {
+				wrong = append(wrong, f.Path)
+			}
+			require.Equal(t, test.wrong, wrong, "%v", err)
+			if test.wrong != nil {
+				return
+			}
+			require.Equal(t, test.modelType, est.Assumptions[0].Value)
+			require.Equal(t, job.Model.Architecture, est.Job.Model.Architecture, "the answer names the model as the user did")
+			require.Empty(t, est.Job.Model.Config)
+		})
+	}
+}
+
+func TestAGraphIsRefusedByName(t *testing.T) {
+	p, _ := newPlanner(t, planner.Config{})
+	_, err := p.Estimate(t.Context(), spec.Job{Model: spec.Model{Graph: map[string]any{"name": "mine"}}})
+	require.Equal(t, "model.graph", fault.FieldsOf(err)[0].Path)
 }
 
 func TestModelIsNamedOnce(t *testing.T) {

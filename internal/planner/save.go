@@ -114,7 +114,7 @@ func (p *Planner) modelName(m spec.Model) string {
 		from map[string]any
 		key  string
 	}{
-		{m.Config, "_name_or_path"}, {m.Config, "model_type"}, {m.Architecture, "family"}, {m.Graph, "name"},
+		{m.Config, "_name_or_path"}, {m.Config, "model_type"}, {m.Architecture, "family"},
 	} {
 		if name, ok := x.from[x.key].(string); ok && name != "" {
 			return name

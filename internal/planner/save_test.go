@@ -127,8 +127,10 @@ func TestModelNamesInLists(t *testing.T) {
 		{"id in another spelling", spec.Model{ID: "OpenAI-community/GPT2@main"}, "gpt2"},
 		{"config with a name", spec.Model{Config: map[string]any{"_name_or_path": "mine/x", "model_type": "llama"}}, "mine/x"},
 		{"config", spec.Model{Config: map[string]any{"_name_or_path": "", "model_type": "llama"}}, "llama"},
-		{"architecture", spec.Model{Architecture: map[string]any{"family": "resnet50"}}, "resnet50"},
-		{"graph", spec.Model{Graph: map[string]any{"nodes": []any{}}}, "custom"},
+		{"architecture", spec.Model{Architecture: map[string]any{
+			"family": "gpt", "hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4, "vocab_size": 512,
+		}}, "gpt"},
+		{"config of no type", spec.Model{Config: map[string]any{"hidden_size": 64}}, "custom"},
 		{"count", spec.Model{Parameters: 7e9}, "7B parameters"},
 	} {
 		t.Run(test.name, func(t *testing.T) {
