@@ -24,6 +24,7 @@ func TestParametersOfEncoders(t *testing.T) {
 		{"small albert", `{"model_type":"albert","architectures":["AlbertForMaskedLM"],"hidden_size":64,"intermediate_size":256,"num_hidden_layers":2,"num_attention_heads":4,"vocab_size":1000,"max_position_embeddings":128,"embedding_size":32}`, 91464},
 		{"t5-large", `{"model_type":"t5","architectures":["T5ForConditionalGeneration"],"d_model":1024,"d_kv":64,"d_ff":4096,"num_layers":24,"num_heads":16,"vocab_size":32128}`, 737668096},
 		{"small mt5", `{"model_type":"mt5","architectures":["MT5ForConditionalGeneration"],"d_model":64,"d_kv":16,"d_ff":128,"num_layers":2,"num_heads":4,"vocab_size":1000}`, 325632},
+		{"bart-large", `{"model_type":"bart","architectures":["BartForConditionalGeneration"],"d_model":1024,"vocab_size":50265}`, 406291456},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			var config map[string]any

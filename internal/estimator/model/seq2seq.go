@@ -13,6 +13,9 @@ type seq2seq struct {
 	encoder, decoder *graph.Module
 	// shift makes the decoder's ids of the labels.
 	shift func(f *graph.Frame, labels *graph.Tensor) *graph.Tensor
+	// shiftFirst says that it does so before the encoder runs, and makes a mask
+	// of ones for the decoder.
+	shiftFirst bool
 	// head makes logits of the decoder's states.
 	head func(f *graph.Frame, hidden *graph.Tensor) *graph.Tensor
 
@@ -47,8 +50,15 @@ func (s *seq2seq) run(f *graph.Frame, b Batch) Outputs {
 	}
 	out := f.Func(func(f *graph.Frame, _ ...*graph.Tensor) []*graph.Tensor {
 		mask := b.Tensor(AttentionMask)
+		var ids *graph.Tensor
+		shift := func() { ids = f.Let("decoder_input_ids", s.shift(f, b.Tensor(Labels))) }
+		if s.shiftFirst {
+			shift()
+		}
 		encoded := f.Let("hidden_states", f.Call1(s.encoder, b.Tensors[0], mask, nil))
-		ids := f.Let("decoder_input_ids", s.shift(f, b.Tensor(Labels)))
+		if !s.shiftFirst {
+			shift()
+		}
 		decoded := f.Let("sequence_output", f.Call1(s.decoder, ids, mask, encoded))
 		f.Let("decoder_outputs", decoded)
 		logits := s.head(f, decoded)
@@ -82,7 +92,11 @@ func (s *seq2seq) makeMasks(f *graph.Frame, embeds, mask *graph.Tensor, decoder 
 		s.encoderMask = f.Let("attention_mask", createBidirectionalMask(f, s.build, in))
 		return
 	}
-	s.decoderMask = f.Let("attention_mask", createCausalMask(f, s.build, maskInputs{embeds: embeds, cached: true}))
+	own := maskInputs{embeds: embeds}
+	if s.shiftFirst {
+		own.attention = f.Let("attention_mask", f.Empty(graph.F32, embeds.Shape.D[0], embeds.Shape.D[1]))
+	}
+	s.decoderMask = f.Let("attention_mask", createCausalMask(f, s.build, own))
 	s.crossMask = f.Let("encoder_extended_attention_mask", createBidirectionalMask(f, s.build, in))
 }
 
