@@ -56,6 +56,7 @@ type Workspace struct {
 // run replays a plan. The returned replay has an OOM when it did not complete;
 // it is good until the next run.
 func (w *Workspace) run(plan *step.Plan, cfg allocator.Config) (*replay, error) {
+	cfg.Settles = true
 	if w.allocator == nil {
 		w.allocator = allocator.New(cfg)
 	} else {

@@ -76,7 +76,7 @@ func (a *Allocator) Reset(c Config) {
 	clear(a.ids)
 	a.searches, a.parked, a.mallocs, a.serial = [2]int64{}, a.parked[:0], 0, 0
 	a.window, a.overall, a.ceiling, a.watch = Stats{}, Stats{}, 0, Watcher{}
-	a.traffic, a.settles = 0, false
+	a.traffic, a.settles = 0, c.Settles
 }
 
 // pools returns the free lists of the streams used so far; some may be nil.

@@ -55,6 +55,11 @@ type Config struct {
 	// that of the oldest segment, and the lowest address within.
 	TiesByAddress bool
 
+	// Settles ends the repetitions of a part once one asked nothing of the
+	// driver and raised no peak: the cache has settled. Without it they end
+	// only when the state itself is one seen before.
+	Settles bool
+
 	// EventLag is how many further allocations pass before the use of a
 	// block on another stream is seen to be over: how far the CPU runs ahead
 	// of the GPU. 0 is the low end, a large number the high one.

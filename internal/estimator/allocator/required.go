@@ -59,12 +59,10 @@ func (a *Allocator) RequiredAfter(c Config, p Program, unlimitedRun Stats, repla
 // grow runs the program from an empty device of the configured capacity,
 // raises that by what is missing wherever it would fail, and returns where it
 // ended; it gives up once that is no less than ceiling.
-// A repetition that asks nothing of the driver is the last one run: the cache
-// has settled at that capacity.
 func (a *Allocator) grow(c Config, p Program, ceiling units.Bytes) (units.Bytes, error) {
+	c.Settles = true
 	a.Reset(c)
 	a.ceiling = int64(ceiling) - 1
-	a.settles = true
 	err := a.Run(p, nil)
 	var oom *OOM
 	if errors.As(err, &oom) {

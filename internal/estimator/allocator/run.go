@@ -65,7 +65,7 @@ func (a *Allocator) runPart(p *Part) error {
 				}
 			}
 		}
-		before := a.traffic
+		traffic, peak := a.traffic, a.highest()
 		if err := a.runEvents(p, round); err != nil {
 			return err
 		}
@@ -75,11 +75,16 @@ func (a *Allocator) runPart(p *Part) error {
 		if err := a.carry(p, round); err != nil {
 			return err
 		}
-		if a.settles && a.traffic == before {
+		if a.settles && a.traffic == traffic && a.highest() == peak {
 			break
 		}
 	}
 	return nil
+}
+
+// highest is the peak of the allocated bytes since the beginning.
+func (a *Allocator) highest() units.Bytes {
+	return max(a.window.Allocated.Peak, a.overall.Allocated.Peak)
 }
 
 // runEvents runs a part's own events once.
