@@ -81,6 +81,7 @@ func (s *site) answer(r *http.Request, st state) (*answer, state, error) {
 		st, err = st.failed(err)
 		return nil, st, err
 	}
+	est = s.planner.WithEffects(r.Context(), st.Job, est)
 	return &answer{Estimate: est, state: st, Origin: origin(r)}, st, nil
 }
 

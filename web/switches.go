@@ -52,6 +52,15 @@ func (a answer) alternatives(x estimator.Assumption) []change {
 	return out
 }
 
+// effect says how the answer would move with another value of an assumption.
+func (a answer) effect(x estimator.Assumption) string {
+	other := planner.Rival(x)
+	if x.Effect == 0 || other == "" {
+		return ""
+	}
+	return other + ": " + a.Unit.signed(x.Effect)
+}
+
 // choiceText prints an assumed value as the format spells it.
 func choiceText(v any) string { return formText(v) }
 

@@ -21,6 +21,7 @@ type Planner interface {
 	Saved(ctx context.Context, id string) (*estimator.Estimate, error)
 	Check(ctx context.Context, job spec.Job) (planner.Check, error)
 	Fits(ctx context.Context, job spec.Job, gpus []string) ([]planner.Fit, error)
+	WithEffects(ctx context.Context, job spec.Job, est *estimator.Estimate) *estimator.Estimate
 	AllWrong(ctx context.Context, job spec.Job, found error) error
 	Models(query string, limit int) []catalog.Model
 	GPUs() []catalog.GPU

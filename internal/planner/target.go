@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"strings"
 
 	"memplan/internal/catalog"
 	"memplan/internal/estimator/spec"
@@ -29,8 +30,19 @@ func (p *Planner) resolveTarget(_ context.Context, r *prepared) error {
 	if err == nil && r.device.Usable() == 0 {
 		wrong.Add("target.headroom_gib", t.HeadroomGiB, fmt.Sprintf("with other_processes_gib less than the card's %s", r.device.Total), "0")
 	}
+	r.warnOfBF16()
 	r.coefficients = coefficientsFor(prior, r.job.Parallelism)
 	return wrong.Err()
+}
+
+// warnOfBF16 tells that a card known to have no bf16 is to compute in it, which
+// is also the default where no precision is named.
+func (r *prepared) warnOfBF16() {
+	precision, c := r.job.Training.Precision, r.device.ComputeCapability
+	if c == (spec.Version{}) || hasBF16(r.device) || !strings.Contains(string(cmp.Or(precision, spec.PrecisionBF16Mixed)), "bf16") {
+		return
+	}
+	r.warn("no_bf16", "training.precision", r.device.Name+" has no bf16 arithmetic: PyTorch emulates it, slowly; fp16-mixed is what is used on such cards")
 }
 
 // resolveCard fills the device from the catalogue, or from the size alone.

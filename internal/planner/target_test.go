@@ -2,6 +2,7 @@ package planner_test
 
 import (
 	"runtime"
+	"slices"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -34,11 +35,11 @@ func TestTarget(t *testing.T) {
 			require.InDelta(t, 0.01, c.coefficients.EngineError, 1e-12)
 		}},
 		{name: "alias", target: spec.Target{GPU: "nvidia h100 80gb hbm3"}, key: "H100-SXM5-80GB", low: 79 * gib, high: 80 * gib},
-		{name: "others and headroom", target: spec.Target{GPU: "T4", OtherProcessesGiB: 2 * gib, HeadroomGiB: gib}, key: "T4", low: 11 * gib, high: 12 * gib},
+		{name: "others and headroom", target: spec.Target{GPU: "T4", OtherProcessesGiB: 2 * gib, HeadroomGiB: gib}, key: "T4", low: 11 * gib, high: 12 * gib, warning: "no_bf16"},
 		{name: "MIG", target: spec.Target{GPU: "A100-SXM4-80GB", MIGProfile: "1g.10gb"}, key: "A100-SXM4-80GB", low: 9 * gib, high: 10 * gib, check: func(t *testing.T, c call) {
 			require.Contains(t, c.device.Name, "MIG 1g.10gb")
 		}},
-		{name: "a known card with its size", target: spec.Target{GPU: "T4", MemoryGiB: 14 * gib}, key: "T4", low: 14 * gib, high: 14 * gib},
+		{name: "a known card with its size", target: spec.Target{GPU: "T4", MemoryGiB: 14 * gib}, key: "T4", low: 14 * gib, high: 14 * gib, warning: "no_bf16"},
 		{name: "AMD", target: spec.Target{GPU: "MI300X"}, key: "MI300X", low: 170 * gib, high: 192 * gib, warning: "unmeasured_card", check: func(t *testing.T, c call) {
 			require.Equal(t, "amd", c.device.Vendor)
 			require.InDelta(t, 0.10, c.coefficients.EngineError, 1e-12)
@@ -208,6 +209,31 @@ func TestVersions(t *testing.T) {
 			a := assumption(t, est, test.path)
 			require.Equal(t, test.value, a.Value)
 			require.False(t, a.Decides)
+		})
+	}
+}
+
+func TestCardsWithoutBF16(t *testing.T) {
+	for _, test := range []struct {
+		name      string
+		target    spec.Target
+		precision spec.Precision
+		warns     bool
+	}{
+		{"by default", spec.Target{GPU: "T4"}, "", true},
+		{"as asked", spec.Target{GPU: "V100-SXM2-32GB"}, spec.PrecisionBF16, true},
+		{"fp16", spec.Target{GPU: "T4"}, spec.PrecisionFP16Mixed, false},
+		{"Ampere", spec.Target{GPU: "A10G"}, "", false},
+		{"AMD", spec.Target{GPU: "MI300X"}, "", false},
+		{"nothing known of it", spec.Target{MemoryGiB: 16 * gib}, "", false},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			p, _ := newPlanner(t, planner.Config{})
+			job := gpt2()
+			job.Target, job.Training.Precision = test.target, test.precision
+			est, err := p.Estimate(t.Context(), job)
+			require.NoError(t, err)
+			require.Equal(t, test.warns, slices.Contains(warned(est), "no_bf16"))
 		})
 	}
 }

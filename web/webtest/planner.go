@@ -57,6 +57,11 @@ func (p *Planner) Check(ctx context.Context, job spec.Job) (planner.Check, error
 	return planner.Check{Verdict: e.Target.Verdict, Estimate: e, Fixes: []planner.Fix{fix}}, nil
 }
 
+// WithEffects leaves the effects that were made up.
+func (p *Planner) WithEffects(_ context.Context, _ spec.Job, est *estimator.Estimate) *estimator.Estimate {
+	return est
+}
+
 // AllWrong finds nothing more.
 func (p *Planner) AllWrong(_ context.Context, _ spec.Job, found error) error { return found }
 
