@@ -90,7 +90,7 @@ func TestQuantisationNotRun(t *testing.T) {
 		{"another library", spec.Quantization{Type: "nf4", Library: "torchao"}, nil, "training.quantization.library: got torchao, want bitsandbytes (others are not modelled) (nearest: bitsandbytes)"},
 		{"blocks of odd size", spec.Quantization{Type: "nf4", GroupSize: 100}, nil, "training.quantization.group_size: got 100, want a power of two from 32 to 4096 (nearest: 64)"},
 		{"the head", spec.Quantization{Type: "nf4", QuantizedHead: &on}, nil, "training.quantization.quantized_head: got true, want false: the head stays as it is in transformers (nearest: false)"},
-		{"magnitudes", spec.Quantization{Type: "nf4"}, func(j *spec.Job) { j.Training.Method = "dora" }, "training.method: got dora, want lora: quantised weights are frozen (dora on them is not modelled) (nearest: lora)"},
+		{"no adapter", spec.Quantization{Type: "nf4"}, func(j *spec.Job) { j.Training.Method = "full" }, "training.method: got full, want lora or dora: quantised weights are frozen (nearest: lora)"},
 		{"a quantised layer trained whole", spec.Quantization{Type: "nf4"}, func(j *spec.Job) {
 			j.Training.Adapter = &spec.Adapter{ModulesToSave: []string{"layers.7.mlp.up_proj"}}
 		}, "training.adapter.modules_to_save: got model.layers.7.mlp.up_proj, want modules that are not quantised: name it in training.quantization.skip_modules (nearest: lm_head)"},

@@ -8,20 +8,30 @@ import "memplan/internal/estimator/graph"
 func (p pair) dora(magnitude *graph.Module, a adapter, out int64) func(f *graph.Frame, in ...*graph.Tensor) []*graph.Tensor {
 	w := magnitude.Param("weight", a.dtype, out)
 	w.Category = graph.Adapters
+	if isQuantized(p.base) {
+		return p.doraQuantized(w, a)
+	}
 	return func(f *graph.Frame, in ...*graph.Tensor) []*graph.Tensor {
 		result := f.Let("result", f.Call1(p.base, in[0]))
 		resultType := result.DType
 		x := f.Let("x", f.To(in[0], p.dtype))
-		result = f.Let("result", f.Func(func(f *graph.Frame, in ...*graph.Tensor) []*graph.Tensor {
-			x, baseResult := in[0], in[1]
-			if a.dropout > 0 {
-				x, baseResult = f.Let("x", f.Call1(p.dropout, x)), nil
-			}
-			extra := f.Func(func(f *graph.Frame, in ...*graph.Tensor) []*graph.Tensor { return p.doraLayer(f, w, in[0], in[1]) }, x, baseResult)
-			return []*graph.Tensor{f.Let("result", f.Add(in[1], extra[0]))}
-		}, x, result)[0])
+		result = f.Let("result", p.doraVariant(f, w, a, x, result))
 		return []*graph.Tensor{f.Let("result", f.To(result, resultType))}
 	}
+}
+
+// doraVariant is DoraLinearVariant.forward.
+func (p pair) doraVariant(f *graph.Frame, magnitude *graph.Param, a adapter, x, result *graph.Tensor) *graph.Tensor {
+	return f.Func(func(f *graph.Frame, in ...*graph.Tensor) []*graph.Tensor {
+		x, baseResult := in[0], in[1]
+		if a.dropout > 0 {
+			x, baseResult = f.Let("x", f.Call1(p.dropout, x)), nil
+		}
+		extra := f.Func(func(f *graph.Frame, in ...*graph.Tensor) []*graph.Tensor {
+			return p.doraLayer(f, magnitude, in[0], in[1])
+		}, x, baseResult)
+		return []*graph.Tensor{f.Let("result", f.Add(in[1], extra[0]))}
+	}, x, result)[0]
 }
 
 // doraLayer is DoraLinearLayer.forward of tuners/lora/dora.py: what the
@@ -31,7 +41,11 @@ func (p pair) dora(magnitude *graph.Module, a adapter, out int64) func(f *graph.
 func (p pair) doraLayer(f *graph.Frame, magnitude *graph.Param, x, baseResult *graph.Tensor) []*graph.Tensor {
 	product := f.Let("lora_weight", f.Func(p.loraWeight)[0])
 	product = f.Let("lora_weight", f.To(product, x.DType))
-	weight := f.Let("weight", f.To(p.base.Params[0].T(), x.DType))
+	weight := p.base.Params[0].T()
+	if isQuantized(p.base) {
+		weight = f.Let("weight", f.Dequantize(p.base.Params[0]))
+	}
+	weight = f.Let("weight", f.To(weight, x.DType))
 	norm := f.Let("weight_norm", f.Func(p.weightNorm, weight, f.Detach(product))[0])
 	norm = f.Let("weight_norm", f.Detach(norm))
 	scale := f.Let("mag_norm_scale", f.View(f.Quotient(magnitude.T(), norm), 1, -1))

@@ -52,8 +52,8 @@ func beyondQuantization(j *spec.Job, f *fault.Fields) {
 	if enabled4bitHead(q) {
 		f.Add("training.quantization.quantized_head", true, "false: the head stays as it is in transformers", "false")
 	}
-	if m := j.Training.Method; m != "lora" {
-		f.Add("training.method", m, "lora: quantised weights are frozen (dora on them is not modelled)", "lora")
+	if m := j.Training.Method; m != "lora" && m != "dora" {
+		f.Add("training.method", m, "lora or dora: quantised weights are frozen", "lora")
 	}
 	if n := j.Parallelism.Ranks(); n > 1 {
 		f.Add("training.quantization", q.Type, "none on several ranks (not modelled)", "none")
@@ -198,7 +198,10 @@ func loadQuantized(r *Run) {
 				casts = append(casts, func() { r.M.Recast(p, own) })
 			}
 		}
-		r.M.ToDeviceIf(m, func(p *graph.Param) bool { return p.Category == graph.Adapters })
+		r.M.ToDeviceIf(m, func(p *graph.Param) bool { return p.Category == graph.Adapters && p.Shape.N == 2 })
+		if r.Job.Training.Method == "dora" {
+			initMagnitude(r, m)
+		}
 	})
 	r.M.ToDevice(root)
 	for _, cast := range casts {
