@@ -4,12 +4,11 @@ import "memplan/internal/estimator/graph"
 
 // gptBigCodeFamily is SantaCoder, StarCoder 1 and the first Granite code
 // models: GPT-2 with one head of keys and values for all. Written from
-// transformers 5.24, models/gpt_bigcode/modeling_gpt_bigcode.py; older versions,
-// which had attention functions of their own, are taken to do the same.
+// transformers 5.24 and 4.49, models/gpt_bigcode/modeling_gpt_bigcode.py.
 var gptBigCodeFamily = Family{
 	Name:           "gpt_bigcode",
 	ModelTypes:     []string{"gpt_bigcode"},
-	Source:         "huggingface/transformers:src/transformers/models/gpt_bigcode/modeling_gpt_bigcode.py@v5.24.0",
+	Source:         "huggingface/transformers:src/transformers/models/gpt_bigcode/modeling_gpt_bigcode.py@v5.24.0, v4.49.0",
 	AdapterTargets: []string{"c_attn"},
 	New:            newGPTBigCode,
 }
@@ -43,12 +42,23 @@ func newGPTBigCode(c Config, b Build) (*Network, error) {
 	if err := c.Err(); err != nil {
 		return nil, err
 	}
+	before := b.Versions.Transformers.Before(keywordsSince)
+	if before {
+		b.UseCache = b.AsksCache
+	}
 	ctx := &decoderContext{}
 	m := newPlacedDecoder("GPTBigCodeModel", b, g.hidden, g.vocab, g.positions, g.layers, g.embedded, ctx, func(int64) *graph.Module {
+		attention := bigCodeAttention
+		if before {
+			attention = bigCodeAttentionBefore
+		}
 		mlp := droppedMLP("GPTBigCodeMLP", b.DType, g.hidden, g.inner, g.act, [2]string{"c_fc", "c_proj"}, g.residual)
-		return placedBlock("GPTBigCodeBlock", b, ctx, g.hidden, bigCodeAttention(g, b, ctx), mlp, false)
+		return placedBlock("GPTBigCodeBlock", b, ctx, g.hidden, attention(g, b, ctx), mlp, before)
 	})
 	m.Buffer("bias", graph.Bool, g.positions, g.positions)
+	if before {
+		m.Forward = bigCodeBefore(m, g, b)
+	}
 	net, _ := m.network("GPTBigCodeForCausalLM", b, g.hidden, g.vocab, g.tied)
 	return net, nil
 }

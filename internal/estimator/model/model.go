@@ -41,6 +41,8 @@ type Build struct {
 	DType     graph.DType // of the weights
 	Attention Attention
 	UseCache  bool // the model fills a key-value cache in training
+	// AsksCache says that it would, did checkpointing not turn the cache off.
+	AsksCache bool
 	// Checkpointed says that activations are recomputed, which drops the cache.
 	Checkpointed bool
 	// Objective is the job's: it decides the head where the config names none.

@@ -14,6 +14,7 @@ func buildOf(job spec.Job, v spec.Versions) model.Build {
 		DType:        DTypeOf(t.WeightsDType),
 		Attention:    model.Attention{Kernel: t.Attention.Kernel, Backend: t.Attention.Backend},
 		UseCache:     usesCache(&job, v),
+		AsksCache:    asksCache(&job, v),
 		Checkpointed: t.Checkpointing.Mode == "full",
 		Objective:    t.Objective,
 		Classes:      classesOf(t),
@@ -37,7 +38,13 @@ var trainerDropsCacheSince = spec.Version{5}
 // the config's default is yes, checkpointing turns it off, and so do newer
 // Trainers. Loops over several ranks are taken to turn it off.
 func usesCache(j *spec.Job, v spec.Versions) bool {
-	if j.Training.Checkpointing.Mode == "full" || j.Parallelism.Ranks() > 1 {
+	return j.Training.Checkpointing.Mode != "full" && asksCache(j, v)
+}
+
+// asksCache is usesCache for a model that does not turn it off under
+// checkpointing.
+func asksCache(j *spec.Job, v spec.Versions) bool {
+	if j.Parallelism.Ranks() > 1 {
 		return false
 	}
 	return j.Runtime.Trainer == "plain" || v.Transformers.Before(trainerDropsCacheSince)
