@@ -7,9 +7,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"memplan/internal/estimator"
-	"memplan/internal/estimator/graph"
 	"memplan/internal/estimator/spec"
-	"memplan/internal/estimator/step"
 	"memplan/internal/units"
 )
 
@@ -52,36 +50,4 @@ func TestWorkspaceHoldsNothingOfAnAnswer(t *testing.T) {
 		require.NoError(t, err)
 		require.Equal(t, want, got)
 	}
-}
-
-func BenchmarkLlama8B(b *testing.B) {
-	j := llama8B(b)
-	b.ReportAllocs()
-	w := new(estimator.Workspace)
-	for b.Loop() {
-		if _, err := w.Run(j, a100, prior); err != nil {
-			b.Fatal(err)
-		}
-	}
-}
-
-func BenchmarkCompile8B(b *testing.B) {
-	j, _, _ := estimator.Resolve(llama8B(b))
-	n := 0
-	memory := new(graph.Memory)
-	for b.Loop() {
-		p, err := step.CompileIn(memory, j, graph.Device{Capability: spec.Version{8, 0}, Multiprocessors: 108, ThreadsPerSM: 2048})
-		if err != nil {
-			b.Fatal(err)
-		}
-		n = 0
-		for _, x := range p.Program {
-			n += len(x.Events)
-			for _, y := range x.Parts {
-				n += len(y.Events)
-			}
-		}
-	}
-	b.ReportMetric(float64(n), "events")
-	b.ReportAllocs()
 }
