@@ -2,6 +2,7 @@ package planner
 
 import (
 	"context"
+	"fmt"
 	"slices"
 
 	"memplan/internal/estimator"
@@ -34,7 +35,7 @@ func Rival(a estimator.Assumption) string {
 }
 
 func rivalOf(a estimator.Assumption) (string, rival, bool) {
-	taken := labelText(a.Value)
+	taken := fmt.Sprint(a.Value)
 	for _, r := range rivals() {
 		if i := slices.Index(r.values[:], taken); r.path == a.Path && i >= 0 {
 			return r.values[1-i], r, true

@@ -23,6 +23,8 @@ func TestEffectsAreThoseOfTheOtherValue(t *testing.T) {
 	require.Negative(t, effects["training.activation_checkpointing"], "full checkpointing in the place of none")
 	require.Negative(t, effects["training.method"], "LoRA in the place of all weights")
 	require.Positive(t, effects["training.attention"], "eager attention keeps its scores")
+	require.Negative(t, effects["training.precision"], "weights, gradients and states in bf16")
+	require.Negative(t, effects["training.weights_dtype"])
 	require.Zero(t, effects["runtime.trainer"])
 	for _, a := range est.Assumptions {
 		require.Zero(t, a.Effect, "the answer that was given is not changed")
