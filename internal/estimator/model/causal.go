@@ -116,6 +116,9 @@ func (lm *causalLM) run(f *graph.Frame, b Batch) Outputs {
 		if lm.slices {
 			kept = f.SliceWhole(hidden, 3)
 		}
+		if fused := lm.build.Patches.LinearCrossEntropy; fused != nil {
+			return []*graph.Tensor{f.Let("loss", linearCausalLMLoss(f, b, kept, lm.head, fused)), nil}
+		}
 		logits := f.Let("logits", f.Call1(lm.head, kept))
 		if lm.scores != nil {
 			logits = f.Let("logits", lm.scores(f, logits))
@@ -126,14 +129,17 @@ func (lm *causalLM) run(f *graph.Frame, b Batch) Outputs {
 		if lm.roundTrip {
 			logits = f.Let("logits", f.To(logits, graph.F32))
 		}
-		loss := f.Let("loss", causalLMLoss(f, b, logits))
+		loss := f.Let("loss", causalLMLoss(f, b, logits, lm.build.Patches.CrossEntropy))
 		if lm.roundTrip {
 			logits = f.Let("logits", f.To(logits, hidden.DType))
 			loss = f.Let("loss", f.To(loss, hidden.DType))
 		}
 		return []*graph.Tensor{loss, logits}
 	}, tokens, mask, b.Tensor(Labels))
-	o := Outputs{Loss: f.Own(out[0]), Logits: f.Own(out[1])}
+	o := Outputs{Loss: f.Own(out[0])}
+	if out[1] != nil {
+		o.Logits = f.Own(out[1])
+	}
 	if lm.ctx.cache != nil {
 		o.Cache = lm.ctx.cache.tensors
 	}
@@ -143,16 +149,9 @@ func (lm *causalLM) run(f *graph.Frame, b Batch) Outputs {
 // causalLMLoss is ForCausalLMLoss: logits in fp32, labels shifted by padding,
 // and the sum over the labels divided by their number where a trainer passes it
 // (transformers/loss/loss_utils.py).
-func causalLMLoss(f *graph.Frame, b Batch, logits *graph.Tensor) *graph.Tensor {
+func causalLMLoss(f *graph.Frame, b Batch, logits *graph.Tensor, crossEntropy lossFunc) *graph.Tensor {
 	return f.Func(func(f *graph.Frame, in ...*graph.Tensor) []*graph.Tensor {
-		loss := f.Let("loss", shiftedCrossEntropy(f, in...))
-		switch {
-		case b.NumItems != nil:
-			loss = f.Let("loss", f.DivTensor(loss, b.NumItems))
-		case b.Counted:
-			loss = f.Let("loss", f.MulScalar(loss))
-		}
-		return one(loss)
+		return one(perItem(f, b, f.Let("loss", shiftedCrossEntropy(f, crossEntropy, in...))))
 	}, logits, b.Tensor(Labels))[0]
 }
 
@@ -164,7 +163,10 @@ var lossFunctionSince = spec.Version{4, 46}
 // a copy of the logits in fp32.
 var paddedLabelsSince = spec.Version{4, 49}
 
-func shiftedCrossEntropy(f *graph.Frame, in ...*graph.Tensor) *graph.Tensor {
+func shiftedCrossEntropy(f *graph.Frame, crossEntropy lossFunc, in ...*graph.Tensor) *graph.Tensor {
+	if crossEntropy == nil {
+		crossEntropy = (*graph.Frame).CrossEntropy
+	}
 	vocab := in[0].Shape.At(-1)
 	var loss *graph.Tensor
 	f.As(graph.Logits, func() {
@@ -180,7 +182,7 @@ func shiftedCrossEntropy(f *graph.Frame, in ...*graph.Tensor) *graph.Tensor {
 		}
 		logits = f.Let("shift_logits", f.View(logits, -1, vocab))
 		shifted = f.Let("shift_labels", f.View(shifted, -1))
-		loss = f.CrossEntropy(logits, shifted)
+		loss = crossEntropy(f, logits, shifted)
 	})
 	return loss
 }

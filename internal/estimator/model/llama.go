@@ -166,6 +166,9 @@ func (l llamaConfig) attend(b Build, ctx *llamaContext) func(f *graph.Frame, que
 	if attention == nil {
 		attention = attentionInterface(b, shape)
 	}
+	if b.Patches.Rotary != nil {
+		l.rotary = called(b.Patches.Rotary)
+	}
 	return func(f *graph.Frame, query, key, value *graph.Tensor, out *graph.Module) []*graph.Tensor {
 		batch, tokens := query.Shape.D[0], query.Shape.D[2]
 		turned := l.rotary(f, query, key, ctx.cos, ctx.sin)

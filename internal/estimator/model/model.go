@@ -51,6 +51,22 @@ type Build struct {
 	Auxiliary bool
 	// Classes is how many classes the job has, 0 where it does not say.
 	Classes int64
+	// Patches are functions another library put in the place of the modeling
+	// file's.
+	Patches Patches
+}
+
+// Patches are the Python functions that kernel libraries replace; nil is the
+// modeling file's own.
+type Patches struct {
+	// Rotary is apply_rotary_pos_emb: queries, keys, cosines and sines in,
+	// queries and keys out.
+	Rotary func(f *graph.Frame, in ...*graph.Tensor) []*graph.Tensor
+	// CrossEntropy is torch.nn.functional.cross_entropy.
+	CrossEntropy func(f *graph.Frame, logits, target *graph.Tensor) *graph.Tensor
+	// LinearCrossEntropy is the head and its loss, of hidden states of shape
+	// [tokens, hidden] and the head's weight: no logits are made.
+	LinearCrossEntropy func(f *graph.Frame, hidden, weight, target *graph.Tensor) *graph.Tensor
 }
 
 // Attention is the kernel the model's attention runs.

@@ -19,6 +19,7 @@ func buildOf(job spec.Job, v spec.Versions) model.Build {
 		Objective:    t.Objective,
 		Classes:      classesOf(t),
 		Auxiliary:    t.AuxLogits,
+		Patches:      ligerPatches(t),
 	}
 }
 

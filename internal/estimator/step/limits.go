@@ -56,7 +56,7 @@ func beyond(j *spec.Job) fault.Fields {
 	}
 	oneOf("training.attention", t.Attention.Kernel, "sdpa", "flash", "eager", "math")
 	oneOf("training.attention.backend", t.Attention.Backend, "flash", "efficient", "math", "cudnn")
-	oneOf("training.loss", t.Loss.Kind, "default")
+	oneOf("training.loss", t.Loss.Kind, "default", fusedLinear)
 	oneOf("training.reference_model", t.ReferenceModel, "none")
 	oneOf("training.checkpoint_save", t.CheckpointSave, "none")
 	oneOf("parallelism.sharding", p.Sharding, "none", "ddp", "fsdp")
@@ -74,7 +74,7 @@ func beyond(j *spec.Job) fault.Fields {
 	beyondQuantization(j, &f)
 	absent("training.qat", t.QAT != nil)
 	absent("training.ema", t.EMA != nil)
-	absent("training.fused_kernels", len(t.FusedKernels) > 0)
+	beyondLiger(j, &f)
 	absent("training.sequence_lengths", t.SequenceLengths != nil)
 	absent("training.resident_modules", len(t.ResidentModules) > 0)
 	absent("training.teacher", t.Teacher != nil)

@@ -165,6 +165,7 @@ func (r *Run) build(family *model.Family, config *model.Config) error {
 	for _, p := range net.Root.Parameters() {
 		r.total += p.Numel()
 	}
+	fuse(r)
 	quantize(r)
 	if err := adapt(r, family); err != nil {
 		return err
