@@ -238,8 +238,13 @@ func sample(log []moment, n int) []int {
 	return keep
 }
 
-// count fills the parameter counts and the one rank of an unsharded job.
+// count fills the parameter counts and the one rank that stands for all: where
+// shards are uneven it is the fullest.
 func (e *Estimate) count(plan *step.Plan) {
 	e.Parameters = Parameters{Total: plan.Total, Trainable: plan.Trainable, Active: plan.Total, PerRank: plan.PerRank}
-	e.Ranks = []Rank{{Name: "every rank", Count: e.Job.Parallelism.Ranks(), Peak: e.Peak}}
+	name := "every rank"
+	if plan.Uneven {
+		name = "every rank, at most"
+	}
+	e.Ranks = []Rank{{Name: name, Count: e.Job.Parallelism.Ranks(), Peak: e.Peak}}
 }

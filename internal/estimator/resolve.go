@@ -288,17 +288,19 @@ func (r *resolver) fsdp() {
 		o = *p.FSDP
 	}
 	fill(r, &o.Version, "parallelism.fsdp.version", 2, true, "the generation that is developed")
-	if r.job.Training.Precision.Mixed() != "" {
-		fill(r, &o.ReduceDType, "parallelism.fsdp.reduce_dtype", spec.FP32, true, "gradients are usually summed in fp32")
+	if mixed := r.job.Training.Precision.Mixed(); mixed != "" {
+		reduce, why := spec.FP32, "gradients are usually summed in fp32"
+		if r.job.Runtime.Trainer == "hf" {
+			reduce, why = mixed, "accelerate's policy"
+		}
+		fill(r, &o.ReduceDType, "parallelism.fsdp.reduce_dtype", reduce, true, why)
 	}
-	if o.ReshardAfterForward == nil {
-		on := true
-		o.ReshardAfterForward = &on
-		r.assume("parallelism.fsdp.reshard_after_forward", true, true, "the default")
+	if o.ReshardAfterForward == nil { // and stays unset: torch decides for the root
+		r.assume("parallelism.fsdp.reshard_after_forward", true, true, "the default; the root module stays gathered")
 	}
 	if o.Version == 1 {
 		strategy := "FULL_SHARD"
-		if !*o.ReshardAfterForward {
+		if o.ReshardAfterForward != nil && !*o.ReshardAfterForward {
 			strategy = "SHARD_GRAD_OP"
 		}
 		fill(r, &o.Strategy, "parallelism.fsdp.strategy", strategy, true, "what reshard_after_forward says")

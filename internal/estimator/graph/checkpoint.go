@@ -190,7 +190,7 @@ func (f *Frame) reentrant(mod *Module, fn func(f *Frame, in ...*Tensor) []*Tenso
 		}
 		for i, t := range out {
 			if t != nil && t.DType.Floating() {
-				f.output(n, t, int8(i))
+				f.output(n, t, int16(i))
 			}
 		}
 	}

@@ -119,12 +119,15 @@ func (m *Machine) evaluate(n *Node, queue *ready) {
 			many[i] = m.fit(many[i], e.meta)
 		} else if out[i] != nil {
 			out[i] = m.fit(out[i], e.meta)
+			if e.node == nil && (n.rule != linearRule || e.meta.Shape.N == 1) { // the transpose of whose weight is a node of its own, which comes later
+				out[i] = m.widen(e.leaf, out[i])
+			}
 		}
 	})
 	for i, g := range dOut {
 		if g != nil {
 			m.release(g)
-			*n.buffer(int8(i)) = nil
+			*n.buffer(int16(i)) = nil
 		}
 	}
 	m.forget(n, restored)
@@ -217,6 +220,7 @@ func (m *Machine) accumulate(l *Leaf) {
 	if g == nil {
 		return
 	}
+	g = m.widen(l, g)
 	taken := false
 	switch {
 	case l.Grad != nil:
@@ -232,6 +236,16 @@ func (m *Machine) accumulate(l *Leaf) {
 	if !taken { // its inputs outlive a node's hooks
 		m.release(g)
 	}
+}
+
+// widen casts a leaf's gradient to the type it accumulates in, if it has one.
+func (m *Machine) widen(l *Leaf, g *Tensor) *Tensor {
+	if !l.Widens || g.DType == l.GradDType {
+		return g
+	}
+	wide := m.allocLike(g, l.GradDType)
+	m.release(g)
+	return wide
 }
 
 func sameLayout(g, t *Tensor) bool {

@@ -61,7 +61,7 @@ func (f *Frame) Through(r *Rule, backward func(), ts ...*Tensor) []*Tensor {
 	for i, t := range ts {
 		v := f.alias(t)
 		v.view, v.node, v.leaf, v.NeedsGrad = true, nil, nil, false
-		f.output(n, v, int8(i))
+		f.output(n, v, int16(i))
 		out[i] = v
 	}
 	if n != nil {
@@ -100,7 +100,7 @@ func (m *Machine) Unflatten(flat *Tensor, shapes []Dims) []*Tensor {
 	for i, shape := range shapes {
 		part := m.Piece(flat, D(shape.Numel()))
 		part.node, part.leaf, part.NeedsGrad = nil, nil, false
-		m.output(n, part, int8(i))
+		m.output(n, part, int16(i))
 		v := *part
 		v.Shape, v.Stride, v.node, v.NeedsGrad = shape, shape.contiguous(), nil, false
 		if nv := m.record(viewRule, part); nv != nil {

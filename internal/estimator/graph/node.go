@@ -25,7 +25,7 @@ type Grads [maxInputs]*Tensor
 type edge struct {
 	node *Node
 	leaf *Leaf
-	nr   int8
+	nr   int16
 	meta *Tensor // the input itself: shape and type its gradient must have
 }
 
@@ -39,7 +39,7 @@ type Node struct {
 	saved  []*Tensor
 	outs   [3]*Tensor // input buffers: gradients of the outputs, summed as they come
 	more   []*Tensor  // those of further outputs
-	nouts  int8
+	nouts  int16
 	seq    int32
 	deps   int32
 	epoch  int32
@@ -69,6 +69,11 @@ type Leaf struct {
 	// Hook runs after the gradient was accumulated
 	// (register_post_accumulate_grad_hook); wrappers such as DDP set it.
 	Hook func(l *Leaf)
+
+	// Widens says that gradients are cast to GradDType before they are
+	// accumulated (Tensor.grad_dtype).
+	Widens    bool
+	GradDType DType
 
 	sum     *Tensor // input buffer
 	deps    int32
@@ -144,7 +149,7 @@ func (m *Machine) save(n *Node, ts ...*Tensor) {
 }
 
 // output makes t the nr-th output of n.
-func (m *Machine) output(n *Node, t *Tensor, nr int8) {
+func (m *Machine) output(n *Node, t *Tensor, nr int16) {
 	if n == nil {
 		return
 	}
@@ -157,7 +162,7 @@ func (m *Machine) output(n *Node, t *Tensor, nr int8) {
 }
 
 // buffer is the input buffer of an output.
-func (n *Node) buffer(nr int8) **Tensor {
+func (n *Node) buffer(nr int16) **Tensor {
 	if int(nr) < len(n.outs) {
 		return &n.outs[nr]
 	}

@@ -24,7 +24,7 @@ func (f *Frame) SplitSizes(t *Tensor, dim int, sizes ...int64) []*Tensor {
 		v := f.alias(t)
 		v.Shape, v.view = shape.With(dim, sizes[i]), true
 		v.node, v.nr, v.leaf, v.NeedsGrad = nil, 0, nil, false
-		f.output(n, v, int8(i))
+		f.output(n, v, int16(i))
 		out[i] = v
 	}
 	f.consume(t)

@@ -26,7 +26,7 @@ func (f *Frame) Unbind(t *Tensor) []*Tensor {
 		v := f.alias(t)
 		v.Shape, v.Stride, v.view = row, t.Stride.without(0), true
 		v.node, v.nr, v.leaf, v.NeedsGrad = nil, 0, nil, false
-		f.output(n, v, int8(i))
+		f.output(n, v, int16(i))
 		out[i] = v
 	}
 	f.consume(t)

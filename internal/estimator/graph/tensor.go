@@ -106,7 +106,7 @@ type Tensor struct {
 
 	storage storageID
 	node    *Node // grad_fn; nil for a leaf
-	nr      int8  // which output of node this is
+	nr      int16 // which output of node this is
 	temp    bool  // its one reference belongs to the expression being evaluated
 	view    bool  // made by a view function, so a second tensor shares the storage
 	leaf    *Leaf // gradient accumulator, for a leaf that needs one

@@ -9,13 +9,17 @@ func clipGradNorm(r *Run) *graph.Tensor {
 	if r.shards != nil {
 		return r.shards.clip(r)
 	}
-	return clipBy(r, reciprocalTimes)
+	return clipBy(r, normOf, reciprocalTimes)
 }
 
-// clipBy is clipGradNorm with the quotient of 1 and the norm taken by a
-// function: a norm over several ranks is summed there.
-func clipBy(r *Run, reciprocal graphFunc) *graph.Tensor {
-	total := totalNorm(r)
+// graphFunc is a Python function of tensors.
+type graphFunc = func(f *graph.Frame, in ...*graph.Tensor) []*graph.Tensor
+
+// clipBy is clipGradNorm with two of its functions given: the norm of the norms
+// and the quotient of 1 and the total. Norms over several ranks are summed in
+// one of them.
+func clipBy(r *Run, norm, reciprocal graphFunc) *graph.Tensor {
+	total := totalNorm(r, norm)
 	if total != nil {
 		clipCoefficient(r, total, reciprocal)
 	}
@@ -24,7 +28,7 @@ func clipBy(r *Run, reciprocal graphFunc) *graph.Tensor {
 
 // totalNorm is _get_total_norm: a norm per gradient, type by type, and the
 // norm of those norms.
-func totalNorm(r *Run) *graph.Tensor {
+func totalNorm(r *Run, norm graphFunc) *graph.Tensor {
 	var with []*graph.Param
 	for _, p := range r.Params {
 		if p.Grad != nil {
@@ -43,7 +47,7 @@ func totalNorm(r *Run) *graph.Tensor {
 		norms = append(norms, r.M.ForeachNorm(grads)...)
 	}
 	var total *graph.Tensor
-	r.noGrad(func(f *graph.Frame) { total = f.Own(f.Norm(f.StackScalars(norms))) })
+	r.noGrad(func(f *graph.Frame) { total = f.Own(f.Func(norm, f.StackScalars(norms))[0]) })
 	forgetList(r.M, norms)
 	return total
 }
@@ -57,24 +61,33 @@ func clipCoefficient(r *Run, total *graph.Tensor, reciprocal graphFunc) {
 	})
 }
 
-// graphFunc is a Python function of tensors.
-type graphFunc = func(f *graph.Frame, in ...*graph.Tensor) []*graph.Tensor
+// normOf is torch.linalg.vector_norm.
+func normOf(f *graph.Frame, in ...*graph.Tensor) []*graph.Tensor {
+	return []*graph.Tensor{f.Norm(in[0])}
+}
 
 // reciprocalTimes is Tensor.__rdiv__: self.reciprocal() * other.
 func reciprocalTimes(f *graph.Frame, in ...*graph.Tensor) []*graph.Tensor {
 	return []*graph.Tensor{f.MulScalar(f.Reciprocal(in[0]))}
 }
 
-// reducedReciprocalTimes is the same of a DTensor that is this rank's part of a
-// norm: the sum of the squares over the ranks, in a tensor of its own, and its
-// root (torch/distributed/tensor/_ops/_math_ops.py:_NormPartial @v2.6.0).
+// reducedReciprocalTimes and reducedNormOf are the same of a DTensor that holds
+// this rank's part of a norm.
 func reducedReciprocalTimes(f *graph.Frame, in ...*graph.Tensor) []*graph.Tensor {
-	whole := f.Func(func(f *graph.Frame, in ...*graph.Tensor) []*graph.Tensor {
-		square := f.Let("square", f.Pow(in[0]))
-		sum := f.Let("sum", f.Clone(square))
-		return []*graph.Tensor{f.Pow(sum)}
-	}, in[0])[0]
-	return []*graph.Tensor{f.MulScalar(f.Reciprocal(whole))}
+	return reciprocalTimes(f, f.Func(overRanks, in[0])...)
+}
+
+func reducedNormOf(f *graph.Frame, in ...*graph.Tensor) []*graph.Tensor {
+	return normOf(f, f.Func(overRanks, in[0])...)
+}
+
+// overRanks sums the squares of norms over the ranks, in a tensor of its own,
+// and takes the root (torch/distributed/tensor/_ops/_math_ops.py:_NormPartial
+// @v2.6.0).
+func overRanks(f *graph.Frame, in ...*graph.Tensor) []*graph.Tensor {
+	square := f.Let("square", f.Pow(in[0]))
+	sum := f.Let("sum", f.Clone(square))
+	return []*graph.Tensor{f.Pow(sum)}
 }
 
 // drop gives back a norm nobody keeps.

@@ -163,13 +163,13 @@ func (s *fsdp1) load(r *Run) {
 }
 
 // call runs the model within the root's hooks.
-func (s *fsdp1) call(r *Run, f *graph.Frame) model.Outputs {
+func (s *fsdp1) call(r *Run, f *graph.Frame, forward func() model.Outputs) model.Outputs {
 	s.sync = r.lastMicro || !r.Job.Parallelism.FSDP.NoSyncAccumulation
 	if !s.ready {
 		s.lazyInit(r)
 	}
 	s.root.preForward(f, nil)
-	out := r.Net.Forward(f, r.Batch)
+	out := forward()
 	s.root.postForward(f.Machine, append([]*graph.Tensor{out.Loss, out.Logits}, out.Others...)...)
 	return out
 }
@@ -221,6 +221,9 @@ func (s *fsdp1) numel() int64 {
 	}
 	return n
 }
+
+// even is true: flat parameters are padded on all ranks.
+func (s *fsdp1) even() bool { return true }
 
 // clip is FullyShardedDataParallel.clip_grad_norm_: the norm of every part in
 // fp32, one by one, the norm of those, and the sum of its square over the ranks.

@@ -30,6 +30,12 @@ type fsdp2 struct {
 	queued   bool          // the callback at the end of backward is
 }
 
+// newerShardsSince is a torch whose fully_shard lets the root go after forward
+// where it was told to, keeps no local names of the last gather and the last
+// gradient, and opens no context for a DTensor (measured on 2.6 and 2.15; the
+// older way is assumed in between).
+var newerShardsSince = spec.Version{2, 15}
+
 // Streams of the collectives, whose memory is cached apart.
 const (
 	defaultStream = iota
@@ -55,7 +61,7 @@ func newFSDP2(r *Run) *fsdp2 {
 		}
 	}
 	s.wholes = r.Job.Training.Adapter != nil || tied(r.Net.Root)
-	s.wrap(r.Net, p.FSDP)
+	s.wrap(r.Net, p.FSDP, r.M.Versions.Torch)
 	s.shard(r)
 	return s
 }
@@ -73,7 +79,7 @@ func tied(root *graph.Module) bool {
 
 // wrap makes the units: modules named for it, the layers, and the root, which
 // takes what is left.
-func (s *fsdp2) wrap(net *model.Network, o *spec.FSDP) {
+func (s *fsdp2) wrap(net *model.Network, o *spec.FSDP, torch spec.Version) {
 	reshards := enabled(o.ReshardAfterForward)
 	add := func(m *graph.Module) {
 		s.wrapped = append(s.wrapped, &shardUnit{fsdp2: s, module: m, reshards: reshards})
@@ -89,7 +95,9 @@ func (s *fsdp2) wrap(net *model.Network, o *spec.FSDP) {
 		add(b)
 	}
 	add(net.Root)
-	s.wrapped[len(s.wrapped)-1].reshards = false // _lazy_init: the root is needed at once in backward
+	if o.ReshardAfterForward == nil || torch.Before(newerShardsSince) {
+		s.wrapped[len(s.wrapped)-1].reshards = false // _lazy_init: the root is needed at once in backward
+	}
 	of := map[*graph.Module]*shardUnit{}
 	for _, u := range s.wrapped {
 		of[u.module] = u
@@ -165,7 +173,9 @@ func (s *fsdp2) load(r *Run) {
 		}
 		return
 	}
-	r.M.Scratch(shardRule, graph.Temporaries, 4) // the first DTensor made from another opens the context with a tensor
+	if r.M.Versions.Torch.Before(newerShardsSince) {
+		r.M.Scratch(shardRule, graph.Temporaries, 4) // the first DTensor made from another opens the context with a tensor
+	}
 	of := map[*graph.Param]*shardParam{}
 	for _, p := range s.shards {
 		of[p.whole] = p
@@ -181,11 +191,11 @@ func (s *fsdp2) load(r *Run) {
 }
 
 // call runs the model within the root's hooks.
-func (s *fsdp2) call(r *Run, f *graph.Frame) model.Outputs {
+func (s *fsdp2) call(r *Run, f *graph.Frame, forward func() model.Outputs) model.Outputs {
 	s.sync(r.lastMicro || !r.Job.Parallelism.FSDP.NoSyncAccumulation)
 	root := s.units[0]
 	root.preForward(f, nil)
-	out := r.Net.Forward(f, r.Batch)
+	out := forward()
 	root.postForward(f.Machine, append([]*graph.Tensor{out.Loss, out.Logits}, out.Others...)...)
 	return out
 }
@@ -198,8 +208,14 @@ func (s *fsdp2) sync(on bool) {
 	}
 }
 
-// clip is clip_grad_norm_ on DTensors.
-func (s *fsdp2) clip(r *Run) *graph.Tensor { return clipBy(r, reducedReciprocalTimes) }
+// clip is clip_grad_norm_ on DTensors: norms are summed over the ranks where
+// their total is wanted, and since the newer torch before it is taken.
+func (s *fsdp2) clip(r *Run) *graph.Tensor {
+	if r.M.Versions.Torch.AtLeast(newerShardsSince) {
+		return clipBy(r, reducedNormOf, reciprocalTimes)
+	}
+	return clipBy(r, normOf, reducedReciprocalTimes)
+}
 
 // numel is what the rank keeps.
 func (s *fsdp2) numel() int64 {
@@ -208,6 +224,17 @@ func (s *fsdp2) numel() int64 {
 		n += p.shard.Numel()
 	}
 	return n
+}
+
+// even reports whether all parameters divide by the ranks: the optimizer's
+// state is not padded.
+func (s *fsdp2) even() bool {
+	for _, p := range s.shards {
+		if p.whole.Shape.D[0]%s.ranks != 0 {
+			return false
+		}
+	}
+	return true
 }
 
 // endOfBackward is _root_post_backward_final_callback: units whose inputs

@@ -29,7 +29,7 @@ func beyondFSDP(j *spec.Job) fault.Fields {
 	refuse(p.Data%replicas != 0 || p.Data/replicas < 2, "parallelism.data", strconv.Itoa(p.Data),
 		"a multiple of parallelism.replicate, with at least two shards", strconv.Itoa(2*replicas))
 	refuse(o.Version != 1 && o.Version != 2, "parallelism.fsdp.version", strconv.Itoa(o.Version), "1 or 2", "2")
-	refuse(j.Runtime.Trainer != "plain", "runtime.trainer", j.Runtime.Trainer, "plain (others are not modelled with FSDP)", "plain")
+	refuse(j.Runtime.Trainer != "plain" && o.Version != 1, "runtime.trainer", j.Runtime.Trainer, "plain (others are not modelled with FSDP 2)", "plain")
 	if o.Version == 1 {
 		refuse(o.Wrap != nil && len(o.Wrap.Modules) > 0, "parallelism.fsdp.wrap", "named modules", "decoder-layer, or {min_parameters: N} (others are not modelled)", "decoder-layer")
 		refuse(o.Strategy != "FULL_SHARD" && o.Strategy != "SHARD_GRAD_OP", "parallelism.fsdp.strategy", o.Strategy, "FULL_SHARD or SHARD_GRAD_OP (others are not modelled)", "FULL_SHARD")
@@ -44,7 +44,31 @@ func beyondFSDP(j *spec.Job) fault.Fields {
 	refuse(len(o.Ignored) > 0, "parallelism.fsdp.ignored", "modules", "nothing: it is not modelled", "")
 	refuse(o.QuantisedStorage != "", "parallelism.fsdp.quantised_storage", o.QuantisedStorage, "nothing: it is not modelled", "")
 	refuse(o.ReduceDType != "" && o.ReduceDType != spec.FP32 && o.ReduceDType != spec.BF16, "parallelism.fsdp.reduce_dtype", string(o.ReduceDType), "fp32 or bf16", "fp32")
+	if c := j.Training.Checkpointing; o.Version == 2 && c.Mode == "full" && c.Reentrant != nil && *c.Reentrant && !spec.ParseVersion(j.Runtime.FrameworkVersion).Before(newerShardsSince) {
+		f.Add("training.activation_checkpointing.reentrant", "true", "false (reentrant is not modelled with this torch's FSDP 2)", "false")
+	}
 	f = append(f, beyondShards(j)...)
+	if j.Runtime.Trainer == "hf" {
+		f = append(f, beyondAccelerate(j)...)
+	}
+	return f
+}
+
+// beyondAccelerate lists what the Trainer does not hand to FSDP, or what is not
+// modelled there: its policy computes and reduces in the type of the mixed
+// precision (accelerate/utils/dataclasses.py:set_mixed_precision @v1.15.0).
+func beyondAccelerate(j *spec.Job) fault.Fields {
+	var f fault.Fields
+	o, mixed := j.Parallelism.FSDP, j.Training.Precision.Mixed()
+	if mixed != "" && o.ReduceDType != mixed {
+		f.Add("parallelism.fsdp.reduce_dtype", string(o.ReduceDType), "the type of the mixed precision, as accelerate sets it", string(mixed))
+	}
+	if mixed != "" && j.Training.WeightsDType != spec.FP32 {
+		f.Add("training.weights_dtype", string(j.Training.WeightsDType), "fp32: accelerate would cast to it", string(spec.FP32))
+	}
+	if o.Strategy != "FULL_SHARD" || j.Parallelism.Replicate > 1 || o.NoSyncAccumulation {
+		f.Add("parallelism.fsdp", "a strategy", "FULL_SHARD without replicas or no_sync_accumulation (others are not modelled with the Trainer)", "")
+	}
 	return f
 }
 

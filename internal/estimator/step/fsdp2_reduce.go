@@ -14,8 +14,10 @@ func (u *shardUnit) postBackward(m *graph.Machine) {
 	}
 	if u.keepsGradients {
 		u.reshard(m)
-		for _, p := range u.params {
-			u.accumulate(m, p)
+		if m.Versions.Torch.Before(newerShardsSince) {
+			for _, p := range u.params {
+				u.accumulate(m, p)
+			}
 		}
 		return
 	}
@@ -75,8 +77,11 @@ func (u *shardUnit) reduceScatter(m *graph.Machine, with []*shardParam, grads []
 	}
 	u.reducing = m.Make(reduceRule, graph.Buckets, d, graph.D(total*u.ranks))
 	m.Scratch(chunkCatRule, graph.Temporaries, u.chunkCatTable(with, d))
-	last := len(grads) - 1
-	forgetList(m, grads[:last]) // a loop's variable holds the last until the function returns
+	held := 0
+	if m.Versions.Torch.Before(newerShardsSince) {
+		held = 1 // a loop's variable holds the last until the function returns
+	}
+	forgetList(m, grads[:len(grads)-held])
 	var out *graph.Tensor
 	m.OnStream(reduceScatterStream, func() {
 		out = m.Make(reduceRule, graph.Gradients, d, graph.D(total))
@@ -88,7 +93,7 @@ func (u *shardUnit) reduceScatter(m *graph.Machine, with []*shardParam, grads []
 		}
 	}
 	m.Forget(out)
-	m.Forget(grads[last])
+	forgetList(m, grads[len(grads)-held:])
 }
 
 // allReduce sums the result over replicas, if there are any, on a stream of

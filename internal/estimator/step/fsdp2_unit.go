@@ -182,6 +182,9 @@ func (u *shardUnit) waitForUnshard(m *graph.Machine) {
 	if u.gathering == nil {
 		return
 	}
+	if u.groupState == inForward && m.Versions.Torch.AtLeast(newerShardsSince) {
+		u.drop(m, &u.gathered)
+	}
 	for _, p := range u.params {
 		n := p.shard.Numel() * u.ranks
 		if p.whole.Tensor == nil {
@@ -192,7 +195,7 @@ func (u *shardUnit) waitForUnshard(m *graph.Machine) {
 	m.Scratch(copyOutRule, graph.Temporaries, u.copyOutTable(m.Device))
 	u.whole = true
 	if u.groupState == inForward {
-		u.drop(m, &u.gathered) // a local name held it to the end
+		u.drop(m, &u.gathered) // which a local name held to the end
 		u.gathered, u.gathering = u.gathering, nil
 	} else {
 		u.drop(m, &u.gathering)
@@ -224,7 +227,19 @@ func (u *shardUnit) beforeBackward(m *graph.Machine) {
 	u.groupState = preBackward
 	u.unshard(m)
 	u.waitForUnshard(m)
+	if u.mixed && m.Versions.Torch.AtLeast(newerShardsSince) {
+		u.widen()
+	}
 	u.prefetch(m)
+}
+
+// widen is _set_unsharded_grad_dtypes: gradients that begin to accumulate
+// unsynchronised are cast as they come, where torch is new enough.
+func (u *shardUnit) widen() {
+	for _, p := range u.params {
+		p.whole.Widens = u.keepsGradients && p.whole.Grad == nil && u.fsdp2.reduce == graph.F32
+		p.whole.GradDType = u.fsdp2.reduce
+	}
 }
 
 // prefetch is _backward_prefetch.

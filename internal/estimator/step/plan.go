@@ -62,6 +62,7 @@ type Plan struct {
 	Total     int64 // parameters of the model as published, adapters left out
 	Trainable int64
 	PerRank   int64 // of the parameters, what one rank keeps; of shards, adapters included
+	Uneven    bool  // other ranks keep less
 }
 
 // Compile runs the job symbolically on a card. The job must be resolved, its
@@ -97,7 +98,10 @@ func compile(memory *graph.Memory, job spec.Job, device graph.Device, everyLayer
 	r.step(FirstStep)
 	r.steady()
 	r.M.Close()
-	return &Plan{Program: r.program, Machine: r.M, Network: r.Net, Total: r.total, Trainable: r.trainable, PerRank: r.perRank()}, nil
+	return &Plan{
+		Program: r.program, Machine: r.M, Network: r.Net, Total: r.total, Trainable: r.trainable, PerRank: r.perRank(),
+		Uneven: r.shards != nil && !r.shards.even(),
+	}, nil
 }
 
 // Run is one rank's training run while it is written down. Trainers,
@@ -150,6 +154,9 @@ func newRun(memory *graph.Memory, job spec.Job, device graph.Device) (*Run, erro
 	r.trainer = t()
 	if job.Runtime.Trainer != "plain" {
 		r.ParamGroups, r.Wide = decayGroups(r), wideStates(r)
+		if r.shards != nil { // the optimizer comes after the wrapper, and no flat parameter bears a norm's name
+			r.ParamGroups = [][]*graph.Param{r.Params, nil}
+		}
 	}
 	r.Optimizer, err = newOptimizer(r)
 	return r, err

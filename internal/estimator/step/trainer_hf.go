@@ -125,27 +125,30 @@ func (h *hfLoop) countItems(r *Run, batches []model.Batch) *graph.Tensor {
 	return nil
 }
 
-// computeLoss runs the prepared model: autocast around its forward, outputs in
-// fp32 after it. The outputs die when it returns; the loss is the caller's.
+// computeLoss runs the prepared model. The outputs die when it returns; the loss is the caller's.
 func (h *hfLoop) computeLoss(r *Run) *graph.Tensor {
 	f := r.Loop
 	r.Batch.NumItems, r.Batch.Counted = h.numItems, h.counted(r)
-	var out model.Outputs
-	run := func() { out = r.callModel(f) }
-	if d := r.Job.Training.Precision.Mixed(); d != "" {
-		f.Autocast(DTypeOf(d), run)
-	} else {
-		run()
-	}
-	if r.Job.Training.Precision.Mixed() != "" {
-		convertOutputs(f, &out)
-	}
+	out := r.callModel(f, func() model.Outputs { return h.forward(r, f) })
 	if h.numItems != nil {
 		out.Loss = f.Own(f.MulScalarInPlace(f.Give(out.Loss))) // loss *= number of processes
 	}
 	loss := f.Keep(out.Loss)
 	out.Release(f)
 	return loss
+}
+
+// forward is the model's as accelerate prepared it: under autocast, its outputs
+// in fp32 (accelerate/accelerator.py:prepare_model).
+func (h *hfLoop) forward(r *Run, f *graph.Frame) model.Outputs {
+	d := r.Job.Training.Precision.Mixed()
+	if d == "" {
+		return r.Net.Forward(f, r.Batch)
+	}
+	var out model.Outputs
+	f.Autocast(DTypeOf(d), func() { out = r.Net.Forward(f, r.Batch) })
+	convertOutputs(f, &out)
+	return out
 }
 
 // convertOutputs is accelerate's convert_outputs_to_fp32: field by field, and

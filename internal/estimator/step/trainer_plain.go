@@ -39,7 +39,7 @@ func (p *plainLoop) micro(r *Run, i, n int) {
 func (r *Run) forward(n int) *graph.Tensor {
 	f := r.Loop
 	var out model.Outputs
-	run := func() { out = r.callModel(f) }
+	run := func() { out = r.callModel(f, func() model.Outputs { return r.Net.Forward(f, r.Batch) }) }
 	if d := r.Job.Training.Precision.Mixed(); d != "" && r.shards == nil { // which has a policy instead
 		f.Autocast(DTypeOf(d), run)
 	} else {
@@ -58,15 +58,15 @@ func (r *Run) forward(n int) *graph.Tensor {
 	return loss
 }
 
-// callModel runs the wrapped model.
-func (r *Run) callModel(f *graph.Frame) model.Outputs {
+// callModel runs the wrapped model, whose own forward is given.
+func (r *Run) callModel(f *graph.Frame, forward func() model.Outputs) model.Outputs {
 	if r.ddp != nil {
 		r.ddp.beforeForward(r)
 	}
 	if r.shards != nil {
-		return r.shards.call(r, f)
+		return r.shards.call(r, f, forward)
 	}
-	return r.Net.Forward(f, r.Batch)
+	return forward()
 }
 
 // backward is loss.backward(), through the gradient scaler if there is one.
