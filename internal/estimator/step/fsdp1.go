@@ -13,6 +13,7 @@ import (
 type fsdp1 struct {
 	ranks    int64 // a flat parameter is spread over
 	replicas bool  // and the parts are replicated (HYBRID_SHARD)
+	offload  bool  // parts, their gradients and the optimizer are on the host
 	compute  graph.DType
 	reduce   graph.DType
 	mixed    bool
@@ -45,6 +46,7 @@ func newFSDP1(r *Run) *fsdp1 {
 		return nil
 	}
 	s := &fsdp1{ranks: int64(p.Data / max(1, p.Replicate)), replicas: p.Replicate > 1, prefetch: p.FSDP.BackwardPrefetch, sync: true}
+	s.offload = len(p.Offload) > 0
 	s.reshards = p.FSDP.Strategy == "FULL_SHARD"
 	if d := r.Job.Training.Precision.Mixed(); d != "" {
 		s.mixed, s.compute, s.reduce = true, DTypeOf(d), DTypeOf(p.FSDP.ReduceDType)
@@ -208,6 +210,10 @@ func (s *fsdp1) endOfBackward(m *graph.Machine) {
 		if u.usesWhole {
 			u.reshard(m, u.freesInBackward())
 		}
+		if s.offload && u.part.Grad != nil { // copied to the host
+			m.Forget(u.part.Grad)
+			u.part.Grad = nil
+		}
 		u.state, u.at, u.ranPreBackward, u.awaited, u.prefetched = idle, 0, false, false, false
 	}
 	s.queued = false
@@ -231,6 +237,10 @@ func (s *fsdp1) clip(r *Run) *graph.Tensor {
 	if s.zero == nil {
 		s.zero = r.M.Make(clipRule, graph.Other, graph.F32, graph.D())
 	}
+	if s.offload {
+		s.clipOnHost(r)
+		return nil
+	}
 	var total *graph.Tensor
 	r.noGrad(func(f *graph.Frame) {
 		var norms []*graph.Tensor
@@ -250,6 +260,17 @@ func (s *fsdp1) clip(r *Run) *graph.Tensor {
 		total = f.Own(f.To(whole, s.widest()))
 	})
 	return total
+}
+
+// clipOnHost is the same of gradients on the host: only the norm is summed on
+// the card.
+func (s *fsdp1) clipOnHost(r *Run) {
+	r.noGrad(func(f *graph.Frame) {
+		local := f.Let("local_sharded_norm", f.Input(graph.F32))
+		f.Let("total_norm", f.Pow(local))
+		f.Let("total_norm", f.Pow(local))
+		f.Del("total_norm")
+	})
 }
 
 // widest is the type the gradients promote to.

@@ -63,6 +63,9 @@ func (u *flatUnit) load(m *graph.Machine, seen map[*graph.Module]bool) {
 	flat := m.Make(flattenRule, u.part.Category, u.kept, graph.D(u.numel))
 	m.Place(flattenRule, u.part, u.part.Numel())
 	m.Forget(flat)
+	if u.offload {
+		m.Forget(u.part.Tensor)
+	}
 	forgetList(m, wholes)
 	seen[u.module] = true
 }
@@ -139,10 +142,11 @@ func (u *flatUnit) postForward(m *graph.Machine, out ...*graph.Tensor) {
 func (u *flatUnit) unshard(m *graph.Machine) {
 	m.InModule(u.module)
 	size := u.padded.Bytes()
-	if !u.here(m) {
-		if u.low != nil {
-			m.OnStream(preUnshardStream, func() { m.Resize(u.low, int64(u.low.Bytes())) })
-		}
+	here := u.here(m)
+	if u.low != nil && (!here || u.offload) {
+		m.OnStream(preUnshardStream, func() { u.lower(m) })
+	}
+	if !here {
 		m.OnStream(unshardStream, func() { m.Resize(u.padded, int64(size)) })
 	}
 	m.OnStream(unshardStream, func() {
@@ -155,6 +159,15 @@ func (u *flatUnit) unshard(m *graph.Machine) {
 			m.Resize(u.low, 0)
 		}
 	})
+}
+
+// lower is _use_low_precision_shard: the part in the compute type, by way of the
+// card where it is on the host.
+func (u *flatUnit) lower(m *graph.Machine) {
+	m.Resize(u.low, int64(u.low.Bytes()))
+	if u.offload {
+		m.Scratch(flattenRule, graph.Buckets, int64(u.part.Bytes()))
+	}
 }
 
 // here reports whether the gathered parameter has its bytes.

@@ -81,7 +81,7 @@ func beyond(j *spec.Job) fault.Fields {
 	absent("training.evaluation", t.Evaluation != nil)
 	absent("training.generation", t.Generation != nil)
 	absent("training.load", t.Load != nil)
-	absent("parallelism.offload", len(p.Offload) > 0)
+	absent("parallelism.offload", len(p.Offload) > 0 && !offloadsFSDP1(j))
 	for i, m := range t.ModulesToTrain {
 		f.Add(fmt.Sprintf("training.modules_to_train[%d]", i), m, "nothing: it is not modelled", "")
 	}
