@@ -65,7 +65,7 @@ func convBackward(m *Machine, n *Node, dOut []*Tensor) Grads {
 		g[0] = m.imageGradient(n, x, w, dy)
 		m.release(dy)
 	} else {
-		dy := m.toSuggested(dOut[0], x.prefersChannelsLast())
+		dy := m.convGradient(dOut[0], x)
 		g[0] = m.imageGradient(n, x, w, dy)
 		g[1] = m.filterGradient(n, x, w, dy)
 		m.release(dy)
@@ -74,6 +74,15 @@ func convBackward(m *Machine, n *Node, dOut []*Tensor) Grads {
 		g[2] = m.sumChannels(dOut[0])
 	}
 	return g
+}
+
+// convGradient lays the result's gradient out as the kernels want it. A sequence
+// has one layout only.
+func (m *Machine) convGradient(dOut, x *Tensor) *Tensor {
+	if x.Shape.N == 3 {
+		return m.inFormat(dOut, false)
+	}
+	return m.toSuggested(dOut, x.prefersChannelsLast())
 }
 
 // toSuggested is t.to(memory_format=...): t itself where its strides suggest

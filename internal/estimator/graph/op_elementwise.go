@@ -169,6 +169,17 @@ func (f *Frame) DivTensor(x, y *Tensor) *Tensor {
 	return f.produce(out)
 }
 
+var clampBothRule = &Rule{Name: "clamp", Source: "FunctionsManual.cpp:clamp_backward", Backward: func(m *Machine, n *Node, dOut []*Tensor) Grads {
+	zero := m.alloc(D(), dOut[0].DType)
+	above, below := m.allocLike(n.saved[0], Bool), m.allocLike(n.saved[0], Bool)
+	g := m.resultLike(dOut[0].Shape, dOut[0].DType, dOut[0])
+	m.letGo(below, above, zero)
+	return Grads{g}
+}}
+
+// ClampBetween is torch.clamp between two numbers: it keeps its input.
+func (f *Frame) ClampBetween(x *Tensor) *Tensor { return f.unary(clampBothRule, x, true, false) }
+
 // AddScalar is x + number, which keeps nothing.
 func (f *Frame) AddScalar(x *Tensor) *Tensor { return f.unary(addScalarRule, x, false, false) }
 

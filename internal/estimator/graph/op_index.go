@@ -91,3 +91,56 @@ func (f *Frame) Pick(t *Tensor, dim int) *Tensor {
 	f.consume(t)
 	return f.produce(out)
 }
+
+var indexRowsRule = &Rule{Name: "index", Source: "FunctionsManual.cpp:index_backward; aten/src/ATen/native/cuda/Indexing.cu:index_put_with_sort_kernel", Backward: func(m *Machine, n *Node, dOut []*Tensor) Grads {
+	g := m.alloc(n.attrs.Shape, dOut[0].DType)
+	m.putSorted(n.saved[0].Numel(), n.attrs.Shape.D[0])
+	return Grads{g}
+}}
+
+// IndexRows is x[indices]: the rows named, in the shape of the indices. It
+// keeps those.
+func (f *Frame) IndexRows(x, indices *Tensor) *Tensor {
+	n := f.record(indexRowsRule, x)
+	f.save(n, indices)
+	if n != nil {
+		n.attrs.Shape = x.Shape
+	}
+	shape := indices.Shape
+	shape.D[shape.N] = x.Shape.D[1]
+	shape.N++
+	out := f.alloc(shape, x.DType)
+	f.output(n, out, 0)
+	f.consume(indices)
+	return f.produce(out)
+}
+
+// oneTileSort is up to how many pairs cub sorts in one block, without storage
+// worth the name.
+const oneTileSort = 2304
+
+// putSorted is the memory of adding rows by sorted indices: what wraps them,
+// their place in the table, and the sort.
+func (m *Machine) putSorted(count, rows int64) {
+	long := func() *Tensor { return m.alloc(D(count), I64) }
+	wrapped := long()
+	linear := long()
+	m.release(wrapped)
+	sorted, original, positions := long(), long(), long()
+	bytes := int64(1)
+	if count > oneTileSort {
+		bytes = m.cubSortBytes(count, rows)
+	}
+	m.scratch(bytes, Temporaries)
+	m.letGo(positions, original, sorted, linear)
+}
+
+var repeatRule = &Rule{Name: "repeat", Source: "aten/src/ATen/native/TensorShape.cpp:repeat"}
+
+// Repeat is x.repeat of a tensor without gradient, to the sizes given.
+func (f *Frame) Repeat(x *Tensor, sizes ...int64) *Tensor {
+	f.rule = repeatRule
+	out := f.alloc(D(sizes...), x.DType)
+	f.consume(x)
+	return f.produce(out)
+}

@@ -10,9 +10,6 @@ var layerNormRule = &Rule{Name: "native_layer_norm", Source: "aten/src/ATen/nati
 func (f *Frame) LayerNorm(x, weight, bias *Tensor) *Tensor {
 	bs, ws, xs := f.raise(bias), f.raise(weight), f.raise(x)
 	f.consume(x)
-	if !xs.Contiguous() {
-		xs = f.own1(f.Contiguous(f.produce(xs)))
-	}
 	n := f.record(layerNormRule, xs, ws, bs)
 	f.save(n, xs)
 	for _, p := range []*Tensor{ws, bs} {
@@ -20,18 +17,30 @@ func (f *Frame) LayerNorm(x, weight, bias *Tensor) *Tensor {
 			f.save(n, p)
 		}
 	}
+	laid := f.laidOut(xs)
 	out := f.alloc(xs.Shape, xs.DType)
 	rows := D(xs.Numel() / xs.Shape.At(-1))
 	mean, rstd := f.alloc(rows, F32), f.alloc(rows, F32)
+	f.letGo(laid)
 	f.output(n, out, 0)
 	f.save(n, mean, rstd)
 	f.letGo(mean, rstd, xs, ws, bs)
 	return f.produce(out)
 }
 
+// laidOut is what expect_contiguous allocates: a copy of a tensor that is not,
+// for as long as a kernel runs.
+func (m *Machine) laidOut(t *Tensor) *Tensor {
+	if t.Contiguous() {
+		return nil
+	}
+	return m.alloc(t.Shape, t.DType)
+}
+
 // layerNormBackward: the input's gradient, then those of scale and shift.
 func layerNormBackward(m *Machine, n *Node, dOut []*Tensor) Grads {
 	x := n.saved[0]
+	laid := m.laidOut(x)
 	var g Grads
 	if n.wants(0) {
 		g[0] = m.alloc(x.Shape, x.DType)
@@ -52,6 +61,7 @@ func layerNormBackward(m *Machine, n *Node, dOut []*Tensor) Grads {
 		m.normByRowBlocks(&g, rows, x.Shape.At(-1))
 	}
 	m.release(dy)
+	m.letGo(laid)
 	return g
 }
 

@@ -57,7 +57,7 @@ func newBart(c Config, b Build) (*Network, error) {
 		return nil, err
 	}
 	b.UseCache = false // labels turn it off
-	s := &seq2seq{build: b, shift: shiftRightZeros, shiftFirst: true}
+	s := &seq2seq{build: b, shift: shiftRightZeros, shiftFirst: true, onesMask: true}
 	root := graph.NewModule("Bart" + conditionalGeneration)
 	base := root.Child("model", graph.NewModule("BartModel"))
 	shared := base.Child("shared", scaledEmbedding(b.DType, r.vocab, r.width))

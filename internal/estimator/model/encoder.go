@@ -11,7 +11,7 @@ import (
 
 // encoderFamilies lists the encoders and encoder-decoders.
 func encoderFamilies() []Family {
-	return []Family{bertFamily, distilbertFamily, albertFamily, t5Family, bartFamily}
+	return []Family{bertFamily, distilbertFamily, albertFamily, t5Family, bartFamily, whisperFamily}
 }
 
 // The heads a transformers class name ends with.

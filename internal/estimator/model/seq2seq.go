@@ -13,9 +13,10 @@ type seq2seq struct {
 	encoder, decoder *graph.Module
 	// shift makes the decoder's ids of the labels.
 	shift func(f *graph.Frame, labels *graph.Tensor) *graph.Tensor
-	// shiftFirst says that it does so before the encoder runs, and makes a mask
-	// of ones for the decoder.
+	// shiftFirst says that it does so before the encoder runs.
 	shiftFirst bool
+	// onesMask says that the decoder makes itself a mask of ones.
+	onesMask bool
 	// head makes logits of the decoder's states.
 	head func(f *graph.Frame, hidden *graph.Tensor) *graph.Tensor
 
@@ -93,7 +94,7 @@ func (s *seq2seq) makeMasks(f *graph.Frame, embeds, mask *graph.Tensor, decoder 
 		return
 	}
 	own := maskInputs{embeds: embeds}
-	if s.shiftFirst {
+	if s.onesMask {
 		own.attention = f.Let("attention_mask", f.Empty(graph.F32, embeds.Shape.D[0], embeds.Shape.D[1]))
 	}
 	s.decoderMask = f.Let("attention_mask", createCausalMask(f, s.build, own))
