@@ -172,7 +172,7 @@ func (f *Frame) DivTensor(x, y *Tensor) *Tensor {
 var clampBothRule = &Rule{Name: "clamp", Source: "FunctionsManual.cpp:clamp_backward", Backward: func(m *Machine, n *Node, dOut []*Tensor) Grads {
 	zero := m.alloc(D(), dOut[0].DType)
 	above, below := m.allocLike(n.saved[0], Bool), m.allocLike(n.saved[0], Bool)
-	g := m.resultLike(dOut[0].Shape, dOut[0].DType, dOut[0])
+	g := m.resultLike(dOut[0].Shape, dOut[0].DType, above, dOut[0])
 	m.letGo(below, above, zero)
 	return Grads{g}
 }}
