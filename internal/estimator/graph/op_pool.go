@@ -94,18 +94,34 @@ func (f *Frame) AdaptiveAvgPool(x *Tensor, size int64) *Tensor {
 	return out
 }
 
-var interpolateRule = &Rule{Name: "upsample", Source: "derivatives.yaml:upsample_bilinear2d", Backward: func(m *Machine, n *Node, dOut []*Tensor) Grads {
-	last := dOut[0].prefersChannelsLast()
-	g := m.allocFormat(n.attrs.Shape, dOut[0].DType, last)
-	m.release(m.inFormat(dOut[0], last))
+var (
+	interpolateRule = &Rule{Name: "upsample", Source: "aten/src/ATen/native/cuda/UpSampleBilinear2d.cu", Backward: func(m *Machine, n *Node, dOut []*Tensor) Grads {
+		return upsampleBackward(m, n, dOut[0], dOut[0].prefersChannelsLast())
+	}}
+	bicubicRule = &Rule{Name: "upsample_bicubic2d", Source: "aten/src/ATen/native/cuda/UpSampleBicubic2d.cu", Backward: func(m *Machine, n *Node, dOut []*Tensor) Grads {
+		return upsampleBackward(m, n, dOut[0], false)
+	}}
+)
+
+// upsampleBackward lays the gradient out as its kernel reads it.
+func upsampleBackward(m *Machine, n *Node, dy *Tensor, last bool) Grads {
+	g := m.allocFormat(n.attrs.Shape, dy.DType, dy.prefersChannelsLast())
+	m.release(m.inFormat(dy, last))
 	return Grads{g}
-}}
+}
 
 // Interpolate is F.interpolate to a size, bilinear or nearest, in fp32 under
 // autocast: it keeps nothing.
-func (f *Frame) Interpolate(given *Tensor, size ...int64) *Tensor {
+func (f *Frame) Interpolate(x *Tensor, size ...int64) *Tensor {
+	return f.upsample(interpolateRule, x, size)
+}
+
+// Bicubic is F.interpolate to a size with mode="bicubic".
+func (f *Frame) Bicubic(x *Tensor, size ...int64) *Tensor { return f.upsample(bicubicRule, x, size) }
+
+func (f *Frame) upsample(r *Rule, given *Tensor, size []int64) *Tensor {
 	x := f.raise(given)
-	n := f.record(interpolateRule, x)
+	n := f.record(r, x)
 	if n != nil {
 		n.attrs.Shape = x.Shape
 	}

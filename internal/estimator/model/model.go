@@ -47,6 +47,8 @@ type Build struct {
 	Checkpointed bool
 	// Objective is the job's: it decides the head where the config names none.
 	Objective string
+	// Image is the height and width of the job's images, 0 where it names none.
+	Image [2]int64
 	// Auxiliary says that a segmentor has its auxiliary head.
 	Auxiliary bool
 	// Classes is how many classes the job has, 0 where it does not say.

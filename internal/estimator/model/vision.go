@@ -1,6 +1,7 @@
 package model
 
 import (
+	"fmt"
 	"maps"
 	"slices"
 	"strconv"
@@ -15,7 +16,7 @@ import (
 func imageFamilies() []Family {
 	return []Family{
 		resnetFamily, mobilenetV3Family, vggFamily, densenetFamily, efficientnetFamily, regnetFamily, shufflenetFamily, segmentorFamily,
-		timmResNetFamily, timmViTFamily,
+		timmResNetFamily, timmViTFamily, vitFamily, dinov2Family,
 	}
 }
 
@@ -55,6 +56,15 @@ func classes(c *Config, b Build) int64 {
 		return b.Classes
 	}
 	return c.IntOr(1000, "num_classes")
+}
+
+// TakesImages reports an error where the job's images are not of the one size
+// the model takes.
+func (c *Config) TakesImages(b Build, side int64) {
+	if h, w := b.Image[0], b.Image[1]; h > 0 && (h != side || w != side) {
+		want := fmt.Sprintf("[%d, %d], the only size this model takes", side, side)
+		c.fields.Add("training.image_size", fmt.Sprintf("[%d, %d]", h, w), want, fmt.Sprintf("[%d, %d]", side, side))
+	}
 }
 
 // convShape is what nn.Conv2d is told beside its channels; zero values are its
@@ -193,3 +203,41 @@ func chain(m *graph.Module) {
 
 // sortedKeys are the names of a table of architectures, in order.
 func sortedKeys[V any](table map[string]V) []string { return slices.Sorted(maps.Keys(table)) }
+
+// imageClassification is the head of an image model of transformers.
+const imageClassification = "ForImageClassification"
+
+// pixelValues are images and a class for each, as transformers names them.
+func pixelValues(s Sizes) []Input {
+	return []Input{s.images(PixelValues), {Name: Labels, DType: graph.I64, Shape: graph.D(s.Batch)}}
+}
+
+// imageClassifier is a model of transformers that returns its loss beside the
+// logits (loss/loss_utils.py:ForSequenceClassificationLoss).
+func imageClassifier(root *graph.Module, b Build, logits func(f *graph.Frame, pixels *graph.Tensor) *graph.Tensor) *Network {
+	root.Named("")
+	forward := func(f *graph.Frame, batch Batch) Outputs {
+		out := f.Func(func(f *graph.Frame, in ...*graph.Tensor) []*graph.Tensor {
+			logits := f.Let("logits", logits(f, in[0]))
+			loss := f.Let("loss", classLoss(f, batch, logits))
+			return []*graph.Tensor{loss, logits}
+		}, batch.Tensors...)
+		return Outputs{Loss: f.Own(out[0]), Logits: f.Own(out[1])}
+	}
+	return &Network{Root: root, Inputs: pixelValues, Items: Items{Aligned: true}, Forward: forward}
+}
+
+// classLoss is the mean over the samples, or their sum divided by their number
+// where a trainer passes it.
+func classLoss(f *graph.Frame, b Batch, logits *graph.Tensor) *graph.Tensor {
+	return f.Func(func(f *graph.Frame, in ...*graph.Tensor) []*graph.Tensor {
+		loss := f.Let("loss", f.CrossEntropy(f.View(in[0], -1, in[0].Shape.At(-1)), f.View(in[1], -1)))
+		switch {
+		case b.NumItems != nil:
+			loss = f.Let("loss", f.DivTensor(loss, b.NumItems))
+		case b.Counted:
+			loss = f.Let("loss", f.MulScalar(loss))
+		}
+		return one(loss)
+	}, logits, b.Tensor(Labels))[0]
+}

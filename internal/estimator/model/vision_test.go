@@ -50,3 +50,30 @@ func TestUnknownArchitecture(t *testing.T) {
 		})
 	}
 }
+
+// TestImageParameters holds the programs to the number of parameters that
+// transformers' own classes have for the same config.json.
+func TestImageParameters(t *testing.T) {
+	cases := []struct {
+		name, config string
+		parameters   int64
+	}{
+		{"vit", `{"model_type": "vit", "architectures": ["ViTForImageClassification"], "num_labels": 1000, "image_size": 224, "patch_size": 16, "hidden_size": 768, "num_hidden_layers": 12, "num_attention_heads": 12, "intermediate_size": 3072}`, 86567656},
+		{"dinov2", `{"model_type": "dinov2", "architectures": ["Dinov2ForImageClassification"], "num_labels": 1000, "image_size": 518, "patch_size": 14, "hidden_size": 768, "num_hidden_layers": 12, "num_attention_heads": 12, "mlp_ratio": 4}`, 88117480},
+	}
+	for _, c := range cases {
+		t.Run(c.name, func(t *testing.T) {
+			var values map[string]any
+			require.NoError(t, json.Unmarshal([]byte(c.config), &values))
+			family, config, err := model.For(spec.Model{Config: values})
+			require.NoError(t, err)
+			net, err := family.New(*config, model.Build{Versions: newest, DType: graph.F32, Objective: "classification"})
+			require.NoError(t, err)
+			total := int64(0)
+			for _, p := range net.Root.Parameters() {
+				total += p.Numel()
+			}
+			require.Equal(t, c.parameters, total)
+		})
+	}
+}

@@ -30,6 +30,7 @@ var timmViTs = map[string]vitShape{
 func newTimmViT(c Config, b Build) (*Network, error) {
 	s := timmViTs[c.Text("", "architecture")]
 	n := classes(&c, b)
+	c.TakesImages(b, s.image)
 	if err := c.Err(); err != nil {
 		return nil, err
 	}

@@ -20,7 +20,17 @@ func buildOf(job spec.Job, v spec.Versions) model.Build {
 		Classes:      classesOf(t),
 		Auxiliary:    t.AuxLogits,
 		Patches:      ligerPatches(t),
+		Image:        imageOf(t),
 	}
+}
+
+// imageOf is the height and width of the job's images, zeros for none.
+func imageOf(t *spec.Training) [2]int64 {
+	n := len(t.ImageSize)
+	if n < 2 {
+		return [2]int64{}
+	}
+	return [2]int64{int64(t.ImageSize[n-2]), int64(t.ImageSize[n-1])}
 }
 
 // classesOf is the number of classes the job names, 0 for none.

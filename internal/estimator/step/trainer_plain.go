@@ -129,9 +129,8 @@ func (r *Run) inputs() []model.Input {
 		Batch: int64(t.MicroBatchSize), Tokens: int64(t.SequenceLength), DecoderTokens: int64(t.DecoderLength),
 		Masked: t.Padding != "none" && t.Padding != "", Continuous: DTypeOf(t.WeightsDType),
 	}
-	if len(t.ImageSize) > 0 {
-		s.Height, s.Width = int64(t.ImageSize[len(t.ImageSize)-2]), int64(t.ImageSize[len(t.ImageSize)-1])
-	}
+	image := imageOf(t)
+	s.Height, s.Width = image[0], image[1]
 	if t.Precision.Mixed() != "" {
 		s.Continuous = graph.F32 // autocast takes it from there
 	}
