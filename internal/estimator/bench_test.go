@@ -68,6 +68,44 @@ func BenchmarkSteps(b *testing.B) {
 	}
 }
 
+// BenchmarkSteadyReplay replays a steady step on a card that has seen the first,
+// and makes the answer's breakdown and timeline.
+func BenchmarkSteadyReplay(b *testing.B) {
+	for _, bb := range benchmarked[:2] {
+		b.Run(bb.name, func(b *testing.B) {
+			job, _, err := Resolve(bb.job)
+			if err != nil {
+				b.Fatal(err)
+			}
+			plan, err := step.Compile(job, cardFor(benchCard))
+			if err != nil {
+				b.Fatal(err)
+			}
+			w := new(Workspace)
+			played, err := w.run(plan, allocator.Config{})
+			if err != nil {
+				b.Fatal(err)
+			}
+			last := plan.Program[len(plan.Program)-1]
+			last.Repeat = 1
+			events := 0
+			b.ReportAllocs()
+			for b.Loop() {
+				r := &replay{log: w.log[:0], phase: step.SteadyStep}
+				if err := w.allocator.Run(allocator.Program{last}, &allocator.Watcher{Event: r.event, Mark: r.mark, Carry: r.carry}); err != nil {
+					b.Fatal(err)
+				}
+				e := &Estimate{Job: job}
+				e.measure(plan, played, 0)
+				walk := walk{e: e, plan: plan, r: r, peak: r.peakAt[step.SteadyStep], tally: newTally(plan, plan.Machine.Blocks()), keep: sample(r.log, timelinePoints)}
+				walk.run()
+				events = len(r.log)
+			}
+			b.ReportMetric(float64(events)*float64(b.N)/b.Elapsed().Seconds(), "events/s")
+		})
+	}
+}
+
 // BenchmarkAnswer is everything that Run does, the required bytes included.
 func BenchmarkAnswer(b *testing.B) {
 	for _, bb := range benchmarked {
