@@ -173,7 +173,9 @@ func (r *Run) build(family *model.Family, config *model.Config) error {
 		r.total += p.Numel()
 	}
 	fuse(r)
-	quantize(r)
+	if err := quantize(r); err != nil {
+		return err
+	}
 	if err := adapt(r, family); err != nil {
 		return err
 	}

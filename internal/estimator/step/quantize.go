@@ -49,9 +49,6 @@ func beyondQuantization(j *spec.Job, f *fault.Fields) {
 	if t := q.StorageDType; t != "" && t != spec.FP32 && t != spec.BF16 && t != spec.FP16 && t != "uint8" {
 		f.Add("training.quantization.storage_dtype", string(t), "uint8, fp32, bf16 or fp16", "uint8")
 	}
-	if enabled4bitHead(q) {
-		f.Add("training.quantization.quantized_head", true, "false: the head stays as it is in transformers", "false")
-	}
 	if m := j.Training.Method; m != "lora" && m != "dora" {
 		f.Add("training.method", m, "lora or dora: quantised weights are frozen", "lora")
 	}
@@ -60,14 +57,22 @@ func beyondQuantization(j *spec.Job, f *fault.Fields) {
 	}
 }
 
-func enabled4bitHead(q *spec.Quantization) bool { return q.QuantizedHead != nil && *q.QuantizedHead }
-
-// quantize rewrites the module tree as replace_with_bnb_linear does.
-func quantize(r *Run) {
+// quantize rewrites the module tree as replace_with_bnb_linear does. It fails
+// with fault.Fields for a head that is to be quantised and shares its weight
+// with the embeddings.
+func quantize(r *Run) error {
 	if !quantized(r.Job) {
-		return
+		return nil
 	}
-	q := r.Job.Training.Quantization
+	q, head := r.Job.Training.Quantization, r.Net.Head
+	if q.QuantizedHead != nil && *q.QuantizedHead {
+		if head != nil && head.Params[0].Tied != nil {
+			var f fault.Fields
+			f.Add("training.quantization.quantized_head", true, "false: the head is the embeddings' weight, which is not quantised", "false")
+			return f
+		}
+		head = nil
+	}
 	config := &graph.FourBit{BlockSize: defaultBlock, Nested: strings.HasSuffix(q.Type, "-double"), Storage: graph.U8}
 	if q.GroupSize > 0 {
 		config.BlockSize = int64(q.GroupSize)
@@ -79,7 +84,7 @@ func quantize(r *Run) {
 	compute := computeType(r.Job)
 	r.Net.Root.Walk(func(m *graph.Module) {
 		switch {
-		case m.Class != "Linear" || m == r.Net.Head || skipped(m.Path, q.SkipModules):
+		case m.Class != "Linear" || m == head || skipped(m.Path, q.SkipModules):
 		case q.Type == "int8":
 			toInt8(m)
 		default:
@@ -91,6 +96,7 @@ func quantize(r *Run) {
 			}
 		}
 	})
+	return nil
 }
 
 // computeType is the type products are computed in: that of autocast, or of
