@@ -190,11 +190,15 @@ func (r *resolver) defaultLength() int {
 	return 2048
 }
 
+// keepsGraph reports whether a library checkpoints without reentering the graph
+// by itself.
+func keepsGraph(library string) bool { return library == model.Timm || library == model.Diffusers }
+
 func (r *resolver) activations() {
 	t := &r.job.Training
 	fill(r, &t.Checkpointing.Mode, "training.activation_checkpointing", "none", true, "the default")
 	if t.Checkpointing.Mode == "full" && t.Checkpointing.Reentrant == nil {
-		reentrant := r.job.Model.Implementation != model.Timm && r.transformers().Before(spec.Version{5})
+		reentrant := !keepsGraph(r.job.Model.Implementation) && r.transformers().Before(spec.Version{5})
 		t.Checkpointing.Reentrant = &reentrant
 		r.assume("training.activation_checkpointing.reentrant", reentrant, false, "the default of this library")
 	}

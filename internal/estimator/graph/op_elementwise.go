@@ -95,6 +95,7 @@ var (
 	}}
 	tanhRule      = &Rule{Name: "tanh", Source: "derivatives.yaml:tanh (tanh_backward)", Backward: likeGrad}
 	sigmoidRule   = &Rule{Name: "sigmoid", Source: "derivatives.yaml:sigmoid (sigmoid_backward)", Backward: likeGrad}
+	expRule       = &Rule{Name: "exp", Source: "derivatives.yaml:exp", Backward: likeGrad}
 	cosRule       = &Rule{Name: "cos", Source: "derivatives.yaml:cos", Backward: likeGrad}
 	sinRule       = &Rule{Name: "sin", Source: "derivatives.yaml:sin", Backward: likeGrad}
 	mulScalarRule = &Rule{Name: "mul", Source: "derivatives.yaml:mul.Scalar", Backward: likeGrad}
@@ -139,6 +140,9 @@ func (f *Frame) Tanh(x *Tensor) *Tensor { return f.unary(tanhRule, x, false, tru
 
 // Sigmoid is torch.sigmoid: it keeps its result.
 func (f *Frame) Sigmoid(x *Tensor) *Tensor { return f.unary(sigmoidRule, x, false, true) }
+
+// Exp is torch.exp: it keeps its result.
+func (f *Frame) Exp(x *Tensor) *Tensor { return f.unary(expRule, x, false, true) }
 
 // Cos is torch.cos.
 func (f *Frame) Cos(x *Tensor) *Tensor { return f.unary(cosRule, x, true, false) }

@@ -23,7 +23,9 @@ type Sizes struct {
 	DecoderTokens int64 // labels of an encoder-decoder
 	Masked        bool  // an attention mask is passed
 	Continuous    graph.DType
-	Height, Width int64 // of an image
+	Height, Width int64    // of an image
+	Latent        [3]int64 // channels, height, width of a latent image
+	TextTokens    int64    // of the text a latent image is conditioned on; 0 is the family's own
 }
 
 // tokens are the ids and, if there is one, the mask.

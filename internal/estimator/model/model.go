@@ -17,6 +17,7 @@ import (
 type Family struct {
 	Name       string   // llama
 	ModelTypes []string // config.json's model_type
+	Classes    []string // config.json's _class_name, which diffusers has instead
 	// Library and Architectures are where its models go by a name: timm or
 	// torchvision.
 	Library       string
@@ -32,7 +33,7 @@ type Family struct {
 
 // Families lists every architecture.
 func Families() []Family {
-	return slices.Concat(decoderFamilies(), encoderFamilies(), imageFamilies())
+	return slices.Concat(decoderFamilies(), encoderFamilies(), imageFamilies(), diffusionFamilies())
 }
 
 // Build is what the builder decides beside the config.
@@ -121,23 +122,23 @@ func (o *Outputs) Release(f *graph.Frame) {
 	*o = Outputs{}
 }
 
-// Of returns the family of a config by its model_type, or an error that names
-// the nearest.
+// Of returns the family of a config by its model_type, or by its _class_name
+// where it has that instead, or an error that names the nearest.
 func Of(config map[string]any) (*Family, error) {
-	kind, _ := config["model_type"].(string)
-	families := Families()
-	for i := range families {
-		for _, t := range families[i].ModelTypes {
-			if t == kind {
-				return &families[i], nil
-			}
-		}
+	key, names := "model_type", func(f *Family) []string { return f.ModelTypes }
+	if _, ok := config["_class_name"].(string); ok {
+		key, names = "_class_name", func(f *Family) []string { return f.Classes }
 	}
+	kind, _ := config[key].(string)
+	families := Families()
 	var known []string
-	for _, f := range families {
-		known = append(known, f.ModelTypes...)
+	for i := range families {
+		if slices.Contains(names(&families[i]), kind) {
+			return &families[i], nil
+		}
+		known = append(known, names(&families[i])...)
 	}
 	var fields fault.Fields
-	fields.Add("model.config.model_type", kind, "one of "+join(known), nearest(kind, known))
+	fields.Add("model.config."+key, kind, "one of "+join(known), nearest(kind, known))
 	return nil, fields
 }

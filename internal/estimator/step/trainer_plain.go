@@ -131,6 +131,10 @@ func (r *Run) inputs() []model.Input {
 	}
 	image := imageOf(t)
 	s.Height, s.Width = image[0], image[1]
+	s.TextTokens = int64(t.TextTokens)
+	for i, n := range t.LatentShape[:min(len(t.LatentShape), len(s.Latent))] {
+		s.Latent[i] = int64(n)
+	}
 	if t.Precision.Mixed() != "" {
 		s.Continuous = graph.F32 // autocast takes it from there
 	}
