@@ -36,7 +36,7 @@ func (a answer) assumptions(decide bool) []estimator.Assumption {
 // alternatives is what else a value could be, as far as the format lists it;
 // and the engine has rules for it; else where to say it. A saved estimate is read-only and has none.
 func (a answer) alternatives(x estimator.Assumption) []change {
-	if a.ID != "" {
+	if a.ID != "" || x.Path == "model.implementation" { // which goes with the model
 		return nil
 	}
 	choices := choicesOf(x.Path)

@@ -76,7 +76,7 @@ func TestServes(t *testing.T) {
 		{name: "readiness", path: "readyz", want: "ready"},
 		{name: "catalogue", path: "api/v1/gpus", want: "H100-SXM5-80GB"},
 		{name: "document", path: "openapi.json", want: `"openapi": "3.1.0"`},
-		{name: "kept estimates", path: "api/v1/estimates", want: `{"items":[]}`},
+		{name: "kept estimates", path: "api/v1/estimates", want: `{"items":[],`},
 		{name: "page", path: "docs/method", want: "<!doctype html>"},
 		{name: "metrics", path: "metrics", want: "memplan_build_info"},
 	}
