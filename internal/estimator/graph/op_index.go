@@ -65,6 +65,19 @@ func (f *Frame) PadLast(t *Tensor, by int64) *Tensor {
 	return f.produce(r)
 }
 
+// Pad2D is F.pad of an image by so many pixels at the right and the bottom.
+func (f *Frame) Pad2D(t *Tensor, by int64) *Tensor {
+	n := f.record(padRule, t)
+	if n != nil {
+		n.attrs.Shape = t.Shape
+	}
+	shape := t.Shape.With(-1, t.Shape.At(-1)+by).With(-2, t.Shape.At(-2)+by)
+	r := f.allocFormat(shape, t.DType, t.prefersChannelsLast())
+	f.output(n, r, 0)
+	f.consume(t)
+	return f.produce(r)
+}
+
 var pickRule = &Rule{Name: "index", Source: "FunctionsManual.cpp:index_backward; aten/src/ATen/native/cuda/Indexing.cu:index_put_with_sort_kernel", Backward: func(m *Machine, n *Node, dOut []*Tensor) Grads {
 	g := m.alloc(n.attrs.Shape, dOut[0].DType)
 	wrapped := m.alloc(D(1), I64)

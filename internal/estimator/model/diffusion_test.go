@@ -20,6 +20,20 @@ func TestDiffusionParameters(t *testing.T) {
 			"_class_name": "DiTTransformer2DModel", "num_attention_heads": 16.0, "attention_head_dim": 72.0, "in_channels": 4.0, "out_channels": 8.0,
 			"num_layers": 28.0, "sample_size": 32.0, "patch_size": 2.0, "num_embeds_ada_norm": 1000.0,
 		}, 749826464},
+		{"Stable Diffusion 2.1", map[string]any{
+			"_class_name": "UNet2DConditionModel", "in_channels": 4.0, "out_channels": 4.0, "attention_head_dim": []any{5.0, 10.0, 20.0, 20.0},
+			"block_out_channels": []any{320.0, 640.0, 1280.0, 1280.0}, "cross_attention_dim": 1024.0, "use_linear_projection": true,
+			"down_block_types": []any{"CrossAttnDownBlock2D", "CrossAttnDownBlock2D", "CrossAttnDownBlock2D", "DownBlock2D"},
+			"up_block_types":   []any{"UpBlock2D", "CrossAttnUpBlock2D", "CrossAttnUpBlock2D", "CrossAttnUpBlock2D"},
+		}, 865910724},
+		{"Stable Diffusion XL", map[string]any{
+			"_class_name": "UNet2DConditionModel", "in_channels": 4.0, "out_channels": 4.0, "attention_head_dim": []any{5.0, 10.0, 20.0},
+			"block_out_channels": []any{320.0, 640.0, 1280.0}, "cross_attention_dim": 2048.0, "use_linear_projection": true,
+			"down_block_types":             []any{"DownBlock2D", "CrossAttnDownBlock2D", "CrossAttnDownBlock2D"},
+			"up_block_types":               []any{"CrossAttnUpBlock2D", "CrossAttnUpBlock2D", "UpBlock2D"},
+			"transformer_layers_per_block": []any{1.0, 2.0, 10.0}, "addition_embed_type": "text_time", "addition_time_embed_dim": 256.0,
+			"projection_class_embeddings_input_dim": 2816.0,
+		}, 2567463684},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			family, err := model.Of(c.config)
