@@ -126,7 +126,7 @@ func (r *resolver) precision() {
 
 func (r *resolver) optimizer() {
 	o := &r.job.Training.Optimizer
-	hf := r.job.Runtime.Trainer == "hf"
+	hf := r.job.Runtime.Trainer == "hf" || r.job.Runtime.Trainer == "trl"
 	fill(r, &o.Name, "training.optimizer.name", "adamw", false, "the default")
 	library := "torch"
 	switch {

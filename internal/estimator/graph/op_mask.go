@@ -163,10 +163,14 @@ func (f *Frame) Triu(x *Tensor) *Tensor {
 func (f *Frame) Gather(x, rows, columns *Tensor) *Tensor {
 	f.rule = gatherRule
 	shape := broadcast(rows.Shape, columns.Shape)
-	a, b := f.alloc(shape, I64), f.alloc(shape, I64)
+	var expanded []*Tensor
+	for _, index := range []*Tensor{rows, columns} {
+		if index.Shape != shape {
+			expanded = append(expanded, f.alloc(shape, I64))
+		}
+	}
 	out := f.alloc(shape, x.DType)
-	f.release(b)
-	f.release(a)
+	f.letGo(expanded...)
 	f.consume(x, rows, columns)
 	return f.produce(out)
 }

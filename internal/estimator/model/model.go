@@ -70,6 +70,9 @@ type Patches struct {
 	// LinearCrossEntropy is the head and its loss, of hidden states of shape
 	// [tokens, hidden] and the head's weight: no logits are made.
 	LinearCrossEntropy func(f *graph.Frame, hidden, weight, target *graph.Tensor) *graph.Tensor
+	// Scored says that a causal language model gives the log-probabilities of
+	// its labels and no logits, as TRL's trainers make it.
+	Scored bool
 }
 
 // Attention is the kernel the model's attention runs.

@@ -19,7 +19,7 @@ func buildOf(job spec.Job, v spec.Versions) model.Build {
 		Objective:    t.Objective,
 		Classes:      classesOf(t),
 		Auxiliary:    t.AuxLogits,
-		Patches:      ligerPatches(t),
+		Patches:      patchesOf(&job),
 		Image:        imageOf(t),
 	}
 }
@@ -130,3 +130,10 @@ func layOut(r *Run) {
 
 // channelsLast is the memory format in which a pixel's channels lie together.
 const channelsLast = "channels_last"
+
+// patchesOf are the functions that kernel libraries and trainers replace.
+func patchesOf(j *spec.Job) model.Patches {
+	p := ligerPatches(&j.Training)
+	p.Scored = j.Runtime.Trainer == "trl"
+	return p
+}

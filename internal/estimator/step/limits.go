@@ -75,6 +75,7 @@ func beyond(j *spec.Job) fault.Fields {
 	absent("training.qat", t.QAT != nil)
 	absent("training.ema", t.EMA != nil)
 	beyondLiger(j, &f)
+	beyondTRL(j, &f)
 	absent("training.sequence_lengths", t.SequenceLengths != nil)
 	absent("training.resident_modules", len(t.ResidentModules) > 0)
 	absent("training.teacher", t.Teacher != nil)

@@ -10,10 +10,11 @@ import (
 // (transformers/trainer.py:_run_epoch and training_step @v5.24.0,
 // _inner_training_loop @v4.49.0; accelerate/accelerator.py @v1.15.0).
 type hfLoop struct {
-	batches  []model.Batch // of the step in hand, all on the card from its start
-	last     model.Batch   // the loop variable still holds the last one of the step before
-	numItems *graph.Tensor // labels counted over the step's batches
-	lossStep *graph.Tensor // tr_loss_step
+	loss     func(h *hfLoop, r *Run) *graph.Tensor // compute_loss
+	batches  []model.Batch                         // of the step in hand, all on the card from its start
+	last     model.Batch                           // the loop variable still holds the last one of the step before
+	numItems *graph.Tensor                         // labels counted over the step's batches
+	lossStep *graph.Tensor                         // tr_loss_step
 	trLoss   *graph.Tensor
 	gradNorm *graph.Tensor // kept for the log until the next step's
 	divides  bool          // the model divides the loss by numItems, a tensor
@@ -39,7 +40,7 @@ func (h *hfLoop) micro(r *Run, i, n int) {
 		h.collect(r, n)
 	}
 	r.Batch = h.batches[i]
-	loss := h.computeLoss(r)
+	loss := h.loss(h, r)
 	r.End(ForwardPart)
 	if h.averages(r) {
 		loss = r.Loop.Own(r.Loop.MulScalar(r.Loop.Give(loss)))
@@ -159,7 +160,11 @@ func convertOutputs(f *graph.Frame, out *model.Outputs) {
 		converted.Logits = f.Own(f.To(out.Logits, graph.F32))
 	}
 	for _, t := range out.Others {
-		converted.Others = append(converted.Others, f.Own(f.To(t, graph.F32)))
+		d := t.DType
+		if d.Floating() {
+			d = graph.F32
+		}
+		converted.Others = append(converted.Others, f.Own(f.To(t, d)))
 	}
 	out.Cache = nil
 	out.Release(f)

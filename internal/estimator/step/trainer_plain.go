@@ -108,7 +108,7 @@ func (p *plainLoop) finish(r *Run) {
 // moveBatch copies a batch to the card; the one before dies when its names are
 // bound again.
 func (r *Run) moveBatch() {
-	b := model.Batch{Inputs: r.inputs(), Padded: r.Job.Training.Padding == "mask"}
+	b := model.Batch{Inputs: r.inputs(), Padded: r.padded()}
 	for _, in := range b.Inputs {
 		t := r.Loop.Input(in.DType, in.Shape.Slice()...)
 		if r.Job.Training.MemoryFormat == channelsLast {
@@ -122,12 +122,19 @@ func (r *Run) moveBatch() {
 	r.Batch = b
 }
 
+// padded reports whether masks hide tokens: where the job says so, and where
+// TRL's collator pads samples to the longest of a batch.
+func (r *Run) padded() bool {
+	p := r.Job.Training.Padding
+	return p == "mask" || r.Job.Runtime.Trainer == "trl" && p != "ones"
+}
+
 // inputs are the tensors of a micro batch, as the network takes them.
 func (r *Run) inputs() []model.Input {
 	t := &r.Job.Training
 	s := model.Sizes{
 		Batch: int64(t.MicroBatchSize), Tokens: int64(t.SequenceLength), DecoderTokens: int64(t.DecoderLength),
-		Masked: t.Padding != "none" && t.Padding != "", Continuous: DTypeOf(t.WeightsDType),
+		Masked: t.Padding != "none" && t.Padding != "" || r.Job.Runtime.Trainer == "trl", // whose collator makes one Continuous: DTypeOf(t.WeightsDType),
 	}
 	image := imageOf(t)
 	s.Height, s.Width = image[0], image[1]
