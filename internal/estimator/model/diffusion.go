@@ -8,7 +8,7 @@ import (
 // loop puts on them.
 
 // diffusionFamilies lists the architectures that are trained on latents.
-func diffusionFamilies() []Family { return []Family{ditFamily, unetConditionFamily} }
+func diffusionFamilies() []Family { return []Family{ditFamily, unetConditionFamily, unetFamily} }
 
 // Diffusers is the implementation diffusion models run in.
 const Diffusers = "diffusers"
