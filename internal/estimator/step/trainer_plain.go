@@ -134,7 +134,8 @@ func (r *Run) inputs() []model.Input {
 	t := &r.Job.Training
 	s := model.Sizes{
 		Batch: int64(t.MicroBatchSize), Tokens: int64(t.SequenceLength), DecoderTokens: int64(t.DecoderLength),
-		Masked: t.Padding != "none" && t.Padding != "" || r.Job.Runtime.Trainer == "trl", // whose collator makes one Continuous: DTypeOf(t.WeightsDType),
+		Masked:     t.Padding != "none" && t.Padding != "" || r.Job.Runtime.Trainer == "trl", // whose collator makes a mask
+		Continuous: DTypeOf(t.WeightsDType),
 	}
 	image := imageOf(t)
 	s.Height, s.Width = image[0], image[1]
