@@ -14,10 +14,23 @@ func (f *Frame) Linear(x, weight, bias *Tensor) *Tensor {
 	ws := f.lower(weight)
 	xs := f.lower(x)
 	f.consume(x)
-	flat := xs
+	var out *Tensor
+	if bs != nil && !xs.Contiguous() && xs.Shape.N > 2 { // matmul, then the bias in place
+		out = f.AddInPlace(f.linear(xs, ws, nil), bs)
+	} else {
+		out = f.linear(xs, ws, bs)
+	}
+	f.letGo(xs, ws, bs)
+	return out
+}
+
+// linear is Linear of tensors in the type they are multiplied in, which the
+// caller holds. What does not lie in order is copied into rows first.
+func (f *Frame) linear(xs, ws, bs *Tensor) *Tensor {
+	flat := f.alias(xs)
 	if !xs.Contiguous() && xs.Shape.N > 2 {
-		rows := D(-1, xs.Shape.At(-1))
-		flat = f.own1(f.Reshape(f.produce(xs), rows.D[0], rows.D[1]))
+		f.release(flat)
+		flat = f.own1(f.Reshape(xs, -1, xs.Shape.At(-1)))
 	}
 	n := f.recordLinear(flat, ws, bs)
 	f.saveOperands(n, flat, ws)
@@ -27,7 +40,7 @@ func (f *Frame) Linear(x, weight, bias *Tensor) *Tensor {
 	if n != nil {
 		n.attrs.Shape = flat.Shape
 	}
-	f.letGo(flat, ws, bs)
+	f.release(flat)
 	return f.produce(out)
 }
 
