@@ -1,5 +1,16 @@
 package graph
 
+import "memplan/internal/estimator/spec"
+
+// groupNormLastSince is when group norm began to run on images with channels
+// last as they are (it does on 2.15; 2.6 copies them).
+var groupNormLastSince = spec.Version{2, 15}
+
+// groupNormLast reports whether x is normalised with channels last.
+func (m *Machine) groupNormLast(x *Tensor) bool {
+	return m.Versions.Torch.AtLeast(groupNormLastSince) && x.prefersChannelsLast()
+}
+
 var groupNormRule = &Rule{Name: "native_group_norm", Source: "aten/src/ATen/native/group_norm.cpp, cuda/group_norm_kernel.cu", Backward: groupNormBackward}
 
 // GroupNorm is F.group_norm over groups of channels, in fp32 under autocast. It
@@ -9,12 +20,13 @@ func (f *Frame) GroupNorm(x, weight, bias *Tensor, groups int64) *Tensor {
 	f.consume(x)
 	n := f.record(groupNormRule, xs, ws, bs)
 	f.save(n, xs, ws)
-	dense := f.inFormat(xs, false)
+	last := f.groupNormLast(xs)
+	dense := f.inFormat(xs, last)
 	batch, channels := xs.Shape.D[0], xs.Shape.D[1]
 	if n != nil {
 		n.attrs.I = groups
 	}
-	out := f.alloc(xs.Shape, xs.DType)
+	out := f.allocFormat(xs.Shape, xs.DType, last)
 	mean, rstd := f.alloc(D(batch, groups), ws.DType), f.alloc(D(batch, groups), ws.DType)
 	f.groupNormScratch(xs.DType, batch, groups, channels, f.channelSize(xs))
 	f.output(n, out, 0)
@@ -44,10 +56,11 @@ func (m *Machine) groupNormScratch(d DType, batch, groups, channels, size int64)
 func groupNormBackward(m *Machine, n *Node, dOut []*Tensor) Grads {
 	x, groups := n.saved[0], n.attrs.I
 	batch, channels := x.Shape.D[0], x.Shape.D[1]
-	dy, dense := m.inFormat(dOut[0], false), m.inFormat(x, false)
+	last := m.groupNormLast(x)
+	dy, dense := m.inFormat(dOut[0], last), m.inFormat(x, last)
 	var g Grads
 	if n.wants(0) {
-		g[0] = m.alloc(x.Shape, x.DType)
+		g[0] = m.allocFormat(x.Shape, x.DType, last)
 	}
 	for i := 1; i <= 2; i++ {
 		if n.wants(i) {
