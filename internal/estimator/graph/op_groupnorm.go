@@ -21,13 +21,20 @@ func (f *Frame) GroupNorm(x, weight, bias *Tensor, groups int64) *Tensor {
 	n := f.record(groupNormRule, xs, ws, bs)
 	f.save(n, xs, ws)
 	last := f.groupNormLast(xs)
-	dense := f.inFormat(xs, last)
+	late := f.Versions.Torch.AtLeast(groupNormLastSince) // the kernel copies what is in neither format
+	var dense *Tensor
+	if !late {
+		dense = f.inFormat(xs, last)
+	}
 	batch, channels := xs.Shape.D[0], xs.Shape.D[1]
 	if n != nil {
 		n.attrs.I = groups
 	}
 	out := f.allocFormat(xs.Shape, xs.DType, last)
 	mean, rstd := f.alloc(D(batch, groups), ws.DType), f.alloc(D(batch, groups), ws.DType)
+	if late {
+		dense = f.inFormat(xs, last)
+	}
 	f.groupNormScratch(xs.DType, batch, groups, channels, f.channelSize(xs))
 	f.output(n, out, 0)
 	f.save(n, mean, rstd)
