@@ -42,8 +42,9 @@ func newBloom(c Config, b Build) (*Network, error) {
 	b.Attention.Kernel = "eager" // there is no other
 	m := newBloomModel(g, b)
 	lm := newCausalLM("BloomForCausalLM", "transformer", m.Module, m.embeddings, &m.ctx.decoderContext, b, g.hidden, g.vocab, g.tied)
+	lm.takesOwnLoss()
 	lm.Named("")
-	return &Network{Root: lm.Module, Embeddings: m.embeddings, Head: lm.head, Blocks: m.blocks, Forward: lm.run}, nil
+	return &Network{Root: lm.Module, Embeddings: m.embeddings, Head: lm.head, Blocks: m.blocks, Items: lm.items(), Forward: lm.run}, nil
 }
 
 // bloomContext is what every block of one forward pass shares.

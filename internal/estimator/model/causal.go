@@ -83,7 +83,19 @@ type causalLM struct {
 	// roundTrip says that logits are cast to fp32 for the loss, and both back to
 	// the hidden states' type after it.
 	roundTrip bool
+	// ownLoss says that the model takes the loss itself, of the logits in their
+	// own type, and takes no count of the labels.
+	ownLoss bool
 }
+
+// takesOwnLoss marks a model that was moved to the common loss functions last,
+// with 4.49 (BloomForCausalLM and others like it @v4.48.1).
+func (lm *causalLM) takesOwnLoss() {
+	lm.ownLoss = lm.build.Versions.Transformers.Before(paddedLabelsSince)
+}
+
+// items says how a Trainer counts its labels.
+func (lm *causalLM) items() Items { return Items{Uncounted: lm.ownLoss} }
 
 // newCausalLM puts a head on a decoder; a tied one shares the embeddings'
 // weight.
@@ -126,6 +138,17 @@ func (lm *causalLM) run(f *graph.Frame, b Batch) Outputs {
 		if lm.scores != nil {
 			logits = f.Let("logits", lm.scores(f, logits))
 		}
+		if lm.ownLoss {
+			if lm.roundTrip {
+				logits = f.Let("logits", f.To(logits, graph.F32))
+			}
+			loss := f.Let("loss", ownCausalLMLoss(f, logits, b.Tensor(Labels)))
+			if lm.roundTrip {
+				logits = f.Let("logits", f.To(logits, hidden.DType))
+				loss = f.Let("loss", f.To(loss, hidden.DType))
+			}
+			return []*graph.Tensor{loss, logits}
+		}
 		if f.Versions.Transformers.Before(lossFunctionSince) {
 			logits = f.Let("logits", f.To(logits, graph.F32))
 		}
@@ -156,6 +179,19 @@ func causalLMLoss(f *graph.Frame, b Batch, logits *graph.Tensor, crossEntropy lo
 	return f.Func(func(f *graph.Frame, in ...*graph.Tensor) []*graph.Tensor {
 		return one(perItem(f, b, f.Let("loss", shiftedCrossEntropy(f, crossEntropy, in...))))
 	}, logits, b.Tensor(Labels))[0]
+}
+
+// ownCausalLMLoss is the loss inside a model's forward, whose names last as long
+// as the forward.
+func ownCausalLMLoss(f *graph.Frame, logits, labels *graph.Tensor) *graph.Tensor {
+	rows, vocab := logits.Shape.At(-2), logits.Shape.At(-1)
+	var loss *graph.Tensor
+	f.As(graph.Logits, func() {
+		shifted := f.Let("shift_logits", f.Contiguous(f.SliceWhole(f.Slice(logits, -2, 0, rows-1), 1)))
+		target := f.Let("shift_labels", f.Contiguous(f.Slice(labels, -1, 1, rows)))
+		loss = f.CrossEntropy(f.View(shifted, -1, vocab), f.View(target, -1))
+	})
+	return loss
 }
 
 // lossFunctionSince is when the loss moved out of the model's forward, which had

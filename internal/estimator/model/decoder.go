@@ -88,7 +88,7 @@ func (m *decoder) causalLM(class, name string, b Build, hidden, vocab int64, tie
 // network is the built model.
 func (m *decoder) network(lm *causalLM) *Network {
 	lm.Named("")
-	return &Network{Root: lm.Module, Embeddings: m.embedTokens, Head: lm.head, Blocks: m.layers, Forward: lm.run}
+	return &Network{Root: lm.Module, Embeddings: m.embedTokens, Head: lm.head, Blocks: m.layers, Items: lm.items(), Forward: lm.run}
 }
 
 // forward takes input ids and an attention mask and returns the last hidden

@@ -59,6 +59,7 @@ func newFalcon(c Config, b Build) (*Network, error) {
 	m.scaled = func(f *graph.Frame, embeds *graph.Tensor) *graph.Tensor { return ctx.bias(f, g, embeds) }
 	m.ownMask = func(f *graph.Frame, b Build, in maskInputs) *graph.Tensor { return ctx.biasedMask(f, g, b, in) }
 	lm := m.causalLM("FalconForCausalLM", "transformer", b, g.hidden, g.vocab, g.tied)
+	lm.takesOwnLoss()
 	return m.network(lm), nil
 }
 

@@ -50,9 +50,9 @@ func newGPT2(c Config, b Build) (*Network, error) {
 	}
 	base := newGPT2Model(g, b)
 	lm := newCausalLM("GPT2LMHeadModel", "transformer", base.Module, base.wte, &base.ctx.decoderContext, b, g.hidden, g.vocab, g.tied)
-	net := &Network{Root: lm.Module, Embeddings: base.wte, Head: lm.head, Blocks: base.blocks, Forward: lm.run}
+	lm.takesOwnLoss()
 	lm.Named("")
-	return net, nil
+	return &Network{Root: lm.Module, Embeddings: base.wte, Head: lm.head, Blocks: base.blocks, Items: lm.items(), Forward: lm.run}, nil
 }
 
 // conv1D is transformers' Conv1D: a linear layer whose weight is stored

@@ -54,6 +54,7 @@ func newGPTJ(c Config, b Build) (*Network, error) {
 	if g.tied {
 		lm.head.Params[0].Tied = m.embedTokens.Params[0]
 	}
+	lm.takesOwnLoss()
 	return m.network(lm), nil
 }
 

@@ -55,6 +55,7 @@ func newGPTNeoX(c Config, b Build) (*Network, error) {
 	if b.Versions.Transformers.Before(embedOutUntil) {
 		lm.head.Name = "embed_out"
 	}
+	lm.takesOwnLoss()
 	return m.network(lm), nil
 }
 

@@ -49,8 +49,9 @@ func newOPT(c Config, b Build) (*Network, error) {
 		return one(f.Let("decoder_outputs", f.Call1(m.Module, in...)))
 	}
 	lm := newCausalLM("OPTForCausalLM", "model", base, m.embedTokens, m.ctx, b, o.word, o.vocab, o.tied)
+	lm.takesOwnLoss()
 	lm.Named("")
-	return &Network{Root: lm.Module, Embeddings: m.embedTokens, Head: lm.head, Blocks: m.layers, Forward: lm.run}, nil
+	return &Network{Root: lm.Module, Embeddings: m.embedTokens, Head: lm.head, Blocks: m.layers, Items: lm.items(), Forward: lm.run}, nil
 }
 
 // optDecoder is the model below the head.

@@ -65,8 +65,9 @@ func (m *placedDecoder) forward(b Build) func(f *graph.Frame, in ...*graph.Tenso
 // network puts the head on.
 func (m *placedDecoder) network(class string, b Build, hidden, vocab int64, tied bool) (*Network, *causalLM) {
 	lm := newCausalLM(class, "transformer", m.Module, m.wte, m.ctx, b, hidden, vocab, tied)
+	lm.takesOwnLoss()
 	lm.Named("")
-	return &Network{Root: lm.Module, Embeddings: m.wte, Head: lm.head, Blocks: m.blocks, Forward: lm.run}, lm
+	return &Network{Root: lm.Module, Embeddings: m.wte, Head: lm.head, Blocks: m.blocks, Items: lm.items(), Forward: lm.run}, lm
 }
 
 // placedBlock is a block of GPT-2's kind; weights says that it returns the

@@ -33,7 +33,9 @@ func newStableLM(c Config, b Build) (*Network, error) {
 	m := newLlamaModel(l, b, func(l llamaConfig, b Build, ctx *llamaContext) *graph.Module {
 		return stablelmDecoderLayer(l, b, ctx, parallel, drop)
 	})
-	return m.network(m.causalLM("StableLmForCausalLM", "model", b, l.hidden, l.vocab, l.tied)), nil
+	lm := m.causalLM("StableLmForCausalLM", "model", b, l.hidden, l.vocab, l.tied)
+	lm.takesOwnLoss()
+	return m.network(lm), nil
 }
 
 // stablelmAttention is how the module attended itself, before there was an
