@@ -42,6 +42,10 @@ func (w *Workspace) Run(job spec.Job, device spec.Device, co spec.Coefficients) 
 	}
 	e.measure(plan, played, outside)
 	e.Peak.Required = required + outside
+	if plan.Machine.Convolved() {
+		e.warn("convolutions", "cuDNN chooses the algorithm of each convolution on the card, and with it a workspace that is not counted here: expect more, and the interval is wider for it.", 0, "model")
+		co.EngineError = max(co.EngineError, convolutionError)
+	}
 	e.judge(device, co)
 	e.explain(plan, played, co)
 	e.count(plan)

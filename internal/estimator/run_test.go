@@ -2,6 +2,7 @@ package estimator_test
 
 import (
 	"encoding/json"
+	"slices"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -50,4 +51,25 @@ func TestWorkspaceHoldsNothingOfAnAnswer(t *testing.T) {
 		require.NoError(t, err)
 		require.Equal(t, want, got)
 	}
+}
+
+// Convolutions are answered with a doubt, and only they.
+func TestConvolutionsWidenTheInterval(t *testing.T) {
+	width := func(e *estimator.Estimate) float64 {
+		return float64(e.Peak.Interval.High-e.Peak.Interval.Low) / float64(e.Peak.Required)
+	}
+	warned := func(e *estimator.Estimate) bool {
+		return slices.ContainsFunc(e.Warnings, func(w estimator.Warning) bool { return w.Code == "convolutions" })
+	}
+	var resnet spec.Job
+	require.NoError(t, json.Unmarshal([]byte(`{"version":1,"model":{"id":"torchvision/resnet50","implementation":"torchvision"},
+	"training":{"objective":"classification","precision":"fp32","micro_batch_size":64,"image_size":[224,224]},"runtime":{"trainer":"plain"}}`), &resnet))
+	with, err := estimator.Run(resnet, a100, prior)
+	require.NoError(t, err)
+	without, err := estimator.Run(llama8B(t), a100, prior)
+	require.NoError(t, err)
+	require.True(t, warned(with))
+	require.Greater(t, width(with), 0.6)
+	require.False(t, warned(without))
+	require.Less(t, width(without), 0.1)
 }

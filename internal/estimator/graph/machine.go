@@ -57,6 +57,7 @@ type Machine struct {
 
 	blas      blas
 	convBytes int64    // workspace of one convolution
+	convolved bool     // there was one
 	cat       Category // of the next allocations
 	module    int32    // index of the module that runs
 	rule      *Rule    // the op that runs

@@ -155,7 +155,14 @@ func (m *Machine) sumChannels(t *Tensor) *Tensor {
 }
 
 // convWorkspace is what cuDNN takes for one convolution.
-func (m *Machine) convWorkspace() { m.scratch(m.convBytes, ConvWorkspace) }
+func (m *Machine) convWorkspace() {
+	m.convolved = true
+	m.scratch(m.convBytes, ConvWorkspace)
+}
+
+// Convolved says whether the program convolves: what cuDNN chose for it, and so
+// its workspace, is known only on a card.
+func (m *Machine) Convolved() bool { return m.convolved }
 
 // SetConvWorkspace says how many bytes cuDNN takes for each convolution.
 func (m *Machine) SetConvWorkspace(bytes int64) { m.convBytes = bytes }
