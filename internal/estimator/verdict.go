@@ -14,7 +14,7 @@ const leastEngineError = 0.01
 
 // convolutionError is the relative spread where cuDNN's workspaces are not
 // known. Prior: published peaks of ResNets, VGG, EfficientNet and ViT on real
-// cards (itu-rad/GPUMemNet) lie 9 % to 53 % above an estimate without them, the
+// cards (itu-rad/GPUMemNet) lie 7 % to 53 % above an estimate without them, the
 // more the smaller the job.
 const convolutionError = 0.20
 
