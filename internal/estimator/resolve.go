@@ -71,8 +71,14 @@ func (r *resolver) runtime() {
 	if library, _, ok := model.Library(j.Model.ID); ok {
 		fill(r, &j.Model.Implementation, "model.implementation", library, false, "the id names it")
 	}
+	if _, ok := j.Model.Config["_class_name"]; ok {
+		fill(r, &j.Model.Implementation, "model.implementation", model.Diffusers, false, "the config is one of diffusers")
+	}
 	fill(r, &j.Model.Implementation, "model.implementation", "hf", false, "the most used code for these models")
 	fill(r, &j.Runtime.Framework, "runtime.framework", "pytorch", false, "the default")
+	if j.Model.Implementation != "hf" {
+		fill(r, &j.Runtime.Trainer, "runtime.trainer", "plain", true, "these models are trained by loops of one's own")
+	}
 	fill(r, &j.Runtime.Trainer, "runtime.trainer", "hf", false, "the default")
 	fill(r, &j.Runtime.FrameworkVersion, "runtime.framework_version", newest["torch"], false, "the newest known")
 	libraries := map[string]string{}

@@ -63,7 +63,7 @@ func TestConvolutionsWidenTheInterval(t *testing.T) {
 	}
 	var resnet spec.Job
 	require.NoError(t, json.Unmarshal([]byte(`{"version":1,"model":{"id":"torchvision/resnet50","implementation":"torchvision"},
-	"training":{"objective":"classification","precision":"fp32","micro_batch_size":64,"image_size":[224,224]},"runtime":{"trainer":"plain"}}`), &resnet))
+	"training":{"objective":"classification","precision":"fp32","micro_batch_size":64,"image_size":[224,224]}}`), &resnet))
 	with, err := estimator.Run(resnet, a100, prior)
 	require.NoError(t, err)
 	without, err := estimator.Run(llama8B(t), a100, prior)
