@@ -59,7 +59,10 @@ func load(folder, tag string) ([]*row, error) {
 	if err != nil {
 		return nil, err
 	}
-	p := planner.New(planner.Config{Catalog: c, CacheEntries: -1})
+	p := planners{
+		cards:  planner.New(planner.Config{Catalog: c, CacheEntries: -1}),
+		driver: planner.New(planner.Config{Catalog: c, CacheEntries: -1, Engine: onDriver}),
+	}
 	var rows []*row
 	for _, f := range files {
 		if strings.HasPrefix(filepath.Base(f), "throughput") {
@@ -72,7 +75,7 @@ func load(folder, tag string) ([]*row, error) {
 	return rows, nil
 }
 
-func loadFile(rows []*row, p *planner.Planner, file, tag string) ([]*row, error) {
+func loadFile(rows []*row, p planners, file, tag string) ([]*row, error) {
 	data, err := os.ReadFile(file)
 	if err != nil {
 		return nil, err
@@ -88,7 +91,7 @@ func loadFile(rows []*row, p *planner.Planner, file, tag string) ([]*row, error)
 		if tag != "" && !r.tagged(tag) {
 			continue
 		}
-		r.answer(p)
+		r.answer(p.of(run.Source))
 		rows = append(rows, r)
 	}
 	return rows, lines.Err()

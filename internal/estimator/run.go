@@ -10,8 +10,9 @@ import (
 // Version is the engine's own version, part of every answer.
 const Version = "0.1.0"
 
-// requiredReplays bounds the replays spent on the required bytes.
-const requiredReplays = 2
+// requiredWithin is the share of the required bytes by which they may be
+// more than the least that would do.
+const requiredWithin = 0.005
 
 // Run answers one job on one device. The job's model must be given by config
 // (an id or a bare count is looked up by the planner). It resolves the job
@@ -62,7 +63,7 @@ func (w *Workspace) play(e *Estimate, plan *step.Plan, cfg allocator.Config, cap
 	if err != nil {
 		return nil, 0, err
 	}
-	required, err := w.allocator.RequiredAfter(cfg, plan.Program, played.stats, requiredReplays)
+	required, err := w.allocator.RequiredAfter(cfg, plan.Program, played.stats, requiredWithin)
 	if err != nil || capacity <= 0 || played.stats.Reserved.Peak <= capacity || required > capacity {
 		return played, required, err
 	}

@@ -31,9 +31,8 @@ type Allocator struct {
 	window  Stats // peaks since the last mark
 	overall Stats // peaks before it
 
-	traffic int   // how often the driver was asked, since the beginning
-	settles bool  // a repetition that does not ask the driver ends its part: see grow
-	ceiling int64 // up to which a miss raises the capacity instead of failing: see RequiredAfter
+	traffic int  // how often the driver was asked, since the beginning
+	settles bool // a repetition that does not ask the driver ends its part: see Config.Settles
 	watch   Watcher
 	serial  int       // events run so far
 	buffers [][]int64 // of snapshots that are not in use
@@ -75,7 +74,7 @@ func (a *Allocator) Reset(c Config) {
 	}
 	clear(a.ids)
 	a.searches, a.parked, a.mallocs, a.serial = [2]int64{}, a.parked[:0], 0, 0
-	a.window, a.overall, a.ceiling, a.watch = Stats{}, Stats{}, 0, Watcher{}
+	a.window, a.overall, a.watch = Stats{}, Stats{}, Watcher{}
 	a.traffic, a.settles = 0, c.Settles
 }
 

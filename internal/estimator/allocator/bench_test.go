@@ -52,7 +52,7 @@ func BenchmarkRequired(b *testing.B) {
 	unlimitedRun := a.Stats()
 	b.ReportAllocs()
 	for b.Loop() {
-		if _, err := a.RequiredAfter(Config{}, trace.Program, unlimitedRun, 2); err != nil {
+		if _, err := a.RequiredAfter(Config{}, trace.Program, unlimitedRun, 0.005); err != nil {
 			b.Fatal(err)
 		}
 	}

@@ -32,7 +32,7 @@ func Example() {
 		fmt.Println(err)
 	}
 	s := a.Stats()
-	required, err := a.RequiredAfter(config, program, s, 2)
+	required, err := a.RequiredAfter(config, program, s, 0)
 	fmt.Println(s.Allocated.Peak, s.Reserved.Peak, required, err)
 	// Output: 130 MiB 132 MiB 132 MiB <nil>
 }

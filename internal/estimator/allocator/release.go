@@ -21,11 +21,6 @@ func (a *Allocator) fresh(f *freeList, size int64, stream uint8, small bool) int
 		a.window.Retries++
 		i = a.extend(f, size, stream, small)
 	}
-	if i == none && a.limits.capacity < a.ceiling {
-		a.limits.capacity = a.ceiling
-		i = a.extend(f, size, stream, small)
-		a.limits.capacity = a.space.charged
-	}
 	return i
 }
 

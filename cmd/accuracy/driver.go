@@ -1,0 +1,44 @@
+package main
+
+import (
+	"strings"
+
+	"memplan/internal/estimator"
+	"memplan/internal/estimator/spec"
+	"memplan/internal/planner"
+	"memplan/internal/units"
+)
+
+// withoutCard is the beginning of the source of rows that ran on a CUDA driver
+// without a card behind it.
+const withoutCard = "oracle: "
+
+// driverContext is what that driver charges for the context.
+const driverContext = 500 * units.MiB
+
+// driverTotals are the totals it reports where the catalogue, which goes by
+// what other drivers reported, has others. They decide where a job comes close
+// to what the card gives and cached segments are released.
+var driverTotals = map[string]units.Bytes{
+	"RTX-4090": 25393692672,
+	"T4":       15828320256,
+}
+
+// planners answer for real cards, and for the driver without one.
+type planners struct{ cards, driver *planner.Planner }
+
+func (p planners) of(source string) *planner.Planner {
+	if strings.HasPrefix(source, withoutCard) {
+		return p.driver
+	}
+	return p.cards
+}
+
+// onDriver estimates for the card as the driver without one presents it.
+func onDriver(job spec.Job, device spec.Device, co spec.Coefficients) (*estimator.Estimate, error) {
+	if total, ok := driverTotals[device.Key]; ok {
+		device.Total = total
+	}
+	co.Context.Mean, co.NCCL.Mean = driverContext, 0
+	return estimator.Run(job, device, co)
+}
