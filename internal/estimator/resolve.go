@@ -5,6 +5,7 @@ import (
 
 	"memplan/internal/estimator/model"
 	"memplan/internal/estimator/spec"
+	"memplan/internal/estimator/step"
 	"memplan/internal/fault"
 )
 
@@ -134,15 +135,19 @@ func (r *resolver) optimizer() {
 	o := &r.job.Training.Optimizer
 	hf := r.job.Runtime.Trainer == "hf" || r.job.Runtime.Trainer == "trl"
 	fill(r, &o.Name, "training.optimizer.name", "adamw", false, "the default")
-	library := "torch"
-	switch {
-	case o.StateBits == 8 || o.Paged || o.Name == "lion": // torch has no Lion
-		library = "bitsandbytes"
-	case o.Name == "adafactor":
-		library = "transformers"
-	}
+	library, form := step.UsualLibrary(o)
 	fill(r, &o.Library, "training.optimizer.library", library, false, "the usual implementation")
-	fill(r, &o.StateBits, "training.optimizer.state_bits", 32, false, "the default")
+	bits := 32
+	if o.Library == "torchao" && !o.CPUOffload {
+		bits = 8
+	}
+	fill(r, &o.StateBits, "training.optimizer.state_bits", bits, false, "the default")
+	if o.Library == "schedulefree" {
+		fill(r, &o.Implementation, "training.optimizer.implementation", "foreach", false, "the package's default")
+	}
+	if form != "" && o.Library == library {
+		fill(r, &o.Implementation, "training.optimizer.implementation", form, false, "there is no other")
+	}
 	if o.Library != "torch" {
 		return
 	}

@@ -47,6 +47,11 @@ func (w *Workspace) Run(job spec.Job, device spec.Device, co spec.Coefficients) 
 		e.warn("convolutions", "cuDNN chooses the algorithm of each convolution on the card, and with it a workspace that is not counted here: expect more, and the interval is wider for it.", 0, "model")
 		co.EngineError = max(co.EngineError, convolutionError)
 	}
+	for _, d := range plan.Doubts {
+		e.warn(d.Code, d.Text, 0, d.Path)
+		co.EngineError = max(co.EngineError, d.Error)
+	}
+	e.HostMemory = units.Bytes(plan.Host)
 	e.judge(device, co)
 	e.explain(plan, played, co)
 	e.count(plan)

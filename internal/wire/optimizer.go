@@ -33,6 +33,8 @@ var optims = map[string]optim{
 	"rmsprop_bnb":                 {name: "rmsprop", library: "bitsandbytes", bits: "32"},
 	"rmsprop_bnb_32bit":           {name: "rmsprop", library: "bitsandbytes", bits: "32"},
 	"rmsprop_bnb_8bit":            {name: "rmsprop", library: "bitsandbytes", bits: "8"},
+	"schedule_free_adamw":         {name: "adamw", library: "schedulefree"},
+	"schedule_free_sgd":           {name: "sgd", library: "schedulefree"},
 	"galore_adamw_8bit":           {name: "galore_adamw", library: "bitsandbytes", bits: "8"},
 	"galore_adamw_layerwise":      {name: "galore_adamw", inBackward: true},
 	"galore_adamw_8bit_layerwise": {name: "galore_adamw", library: "bitsandbytes", bits: "8", inBackward: true},

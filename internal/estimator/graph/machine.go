@@ -212,6 +212,9 @@ func (m *Machine) recat(id storageID, c Category) {
 	}
 }
 
+// Recat counts t's storage under c from now on.
+func (m *Machine) Recat(t *Tensor, c Category) { m.recat(t.storage, c) }
+
 // As runs body with new storages counted under c.
 func (m *Machine) As(c Category, body func()) {
 	old := m.cat

@@ -89,6 +89,17 @@ func (f *Frame) Outer(column, row *Tensor) *Tensor {
 	return f.produce(out)
 }
 
+var dotRule = &Rule{Name: "dot", Source: "aten/src/ATen/native/cuda/Blas.cpp:dot_cuda"}
+
+// Dot is torch.dot of x and another vector of its type, which is not freed.
+func (f *Frame) Dot(x *Tensor) *Tensor {
+	f.rule = dotRule
+	out := f.alloc(D(), x.DType)
+	f.gemm()
+	f.consume(x)
+	return f.produce(out)
+}
+
 // StackScalars is torch.stack of scalars, in the type they promote to. They
 // are borrowed.
 func (f *Frame) StackScalars(ts []*Tensor) *Tensor {

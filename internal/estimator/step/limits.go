@@ -82,9 +82,15 @@ func beyond(j *spec.Job) fault.Fields {
 	absent("training.evaluation", t.Evaluation != nil)
 	absent("training.generation", t.Generation != nil)
 	absent("training.load", t.Load != nil)
-	absent("parallelism.offload", len(p.Offload) > 0 && !offloadsFSDP1(j))
+	absent("parallelism.offload", len(p.Offload) > 0 && !offloadsFSDP1(j) && !offloadsGradients(j))
 	for i, m := range t.ModulesToTrain {
 		f.Add(fmt.Sprintf("training.modules_to_train[%d]", i), m, "nothing: it is not modelled", "")
 	}
 	return append(f, beyondFSDP(j)...)
+}
+
+// offloadsGradients reports whether gradients go to the host with an optimizer
+// that steps there.
+func offloadsGradients(j *spec.Job) bool {
+	return j.Training.Optimizer.CPUOffload && len(j.Parallelism.Offload) == 1 && j.Parallelism.Offload[0] == "gradients"
 }

@@ -45,29 +45,51 @@ func (k optimizerKey) String() string {
 // optimizers lists the update rules.
 func optimizers() map[optimizerKey]func(o *spec.Optimizer) Stepper {
 	return map[optimizerKey]func(o *spec.Optimizer) Stepper{
-		{"adamw", "torch", "foreach"}:      newAdam(adamForeach),
-		{"adamw", "torch", "fused"}:        newAdam(adamFused),
-		{"adamw", "torch", "for-loop"}:     newAdam(adamForLoop),
-		{"adam", "torch", "foreach"}:       newAdam(adamForeach),
-		{"adam", "torch", "fused"}:         newAdam(adamFused),
-		{"adam", "torch", "for-loop"}:      newAdam(adamForLoop),
-		{"sgd", "torch", "foreach"}:        newSGD(sgdForeach),
-		{"sgd", "torch", "fused"}:          newSGD(sgdFused),
-		{"sgd", "torch", "for-loop"}:       newSGD(sgdForLoop),
-		{"rmsprop", "torch", "foreach"}:    newRMSprop(rmspropForeach),
-		{"rmsprop", "torch", "for-loop"}:   newRMSprop(rmspropForLoop),
-		{"adagrad", "torch", "foreach"}:    newAdagrad(adagradForeach),
-		{"adagrad", "torch", "fused"}:      newAdagrad(adagradFused),
-		{"adagrad", "torch", "for-loop"}:   newAdagrad(adagradForLoop),
-		{"adafactor", "torch", "foreach"}:  newTorchAdafactor(true),
-		{"adafactor", "torch", "for-loop"}: newTorchAdafactor(false),
-		{"adafactor", "transformers", ""}:  newAdafactor,
-		{"adamw", "bitsandbytes", ""}:      newBitsAndBytes(2),
-		{"adam", "bitsandbytes", ""}:       newBitsAndBytes(2),
-		{"lion", "bitsandbytes", ""}:       newBitsAndBytes(1),
-		{"sgd", "bitsandbytes", ""}:        newBitsAndBytes(1),
-		{"rmsprop", "bitsandbytes", ""}:    newBitsAndBytes(1),
-		{"adagrad", "bitsandbytes", ""}:    newBitsAndBytes(1),
+		{"adamw", "torch", "foreach"}:         newAdam(adamForeach),
+		{"adamw", "torch", "fused"}:           newAdam(adamFused),
+		{"adamw", "torch", "for-loop"}:        newAdam(adamForLoop),
+		{"adam", "torch", "foreach"}:          newAdam(adamForeach),
+		{"adam", "torch", "fused"}:            newAdam(adamFused),
+		{"adam", "torch", "for-loop"}:         newAdam(adamForLoop),
+		{"sgd", "torch", "foreach"}:           newSGD(sgdForeach),
+		{"sgd", "torch", "fused"}:             newSGD(sgdFused),
+		{"sgd", "torch", "for-loop"}:          newSGD(sgdForLoop),
+		{"rmsprop", "torch", "foreach"}:       newRMSprop(rmspropForeach),
+		{"rmsprop", "torch", "for-loop"}:      newRMSprop(rmspropForLoop),
+		{"adagrad", "torch", "foreach"}:       newAdagrad(adagradForeach),
+		{"adagrad", "torch", "fused"}:         newAdagrad(adagradFused),
+		{"adagrad", "torch", "for-loop"}:      newAdagrad(adagradForLoop),
+		{"adafactor", "torch", "foreach"}:     newTorchAdafactor(true),
+		{"adafactor", "torch", "for-loop"}:    newTorchAdafactor(false),
+		{"adafactor", "transformers", ""}:     newAdafactor,
+		{"adamw", "bitsandbytes", ""}:         newBitsAndBytes(2),
+		{"adam", "bitsandbytes", ""}:          newBitsAndBytes(2),
+		{"lion", "bitsandbytes", ""}:          newBitsAndBytes(1),
+		{"adadelta", "torch", "foreach"}:      newElementwise(adadeltaForeach),
+		{"adadelta", "torch", "for-loop"}:     newElementwise(adadeltaForLoop),
+		{"adamax", "torch", "foreach"}:        newElementwise(adamaxForeach),
+		{"adamax", "torch", "for-loop"}:       newElementwise(adamaxForLoop),
+		{"nadam", "torch", "foreach"}:         newElementwise(nadamForeach),
+		{"nadam", "torch", "for-loop"}:        newElementwise(nadamForLoop),
+		{"radam", "torch", "foreach"}:         newElementwise(radamForeach),
+		{"radam", "torch", "for-loop"}:        newElementwise(radamForLoop),
+		{"muon", "torch", "for-loop"}:         newMuon,
+		{"ademamix", "bitsandbytes", ""}:      newAdEMAMix,
+		{"adamw", "torchao", ""}:              newTorchAO,
+		{"adam", "torchao", ""}:               newTorchAO,
+		{"galore_adamw", "galore-torch", ""}:  newProjected(false),
+		{"apollo_adamw", "apollo-torch", ""}:  newProjected(true),
+		{"prodigy", "prodigyopt", ""}:         newProdigy,
+		{"lion", "lion-pytorch", ""}:          newElementwise(lionPlain),
+		{"adamw", "schedulefree", "foreach"}:  newElementwise(freeAdamForeach),
+		{"adamw", "schedulefree", "for-loop"}: newElementwise(freeAdamForLoop),
+		{"sgd", "schedulefree", "foreach"}:    newElementwise(freeSGD),
+		{"sgd", "schedulefree", "for-loop"}:   newElementwise(freeSGD),
+		{"sophia", "sophia", ""}:              newElementwise(sophiaPlain),
+		{"adam-mini", "adam-mini", ""}:        newAdamMini,
+		{"sgd", "bitsandbytes", ""}:           newBitsAndBytes(1),
+		{"rmsprop", "bitsandbytes", ""}:       newBitsAndBytes(1),
+		{"adagrad", "bitsandbytes", ""}:       newBitsAndBytes(1),
 	}
 }
 
@@ -85,7 +107,60 @@ func newOptimizer(r *Run) (Stepper, error) {
 	if fields := refusals(r, key); len(fields) > 0 {
 		return nil, fields
 	}
+	r.doubtOptimizer(key)
+	switch {
+	case o.CPUOffload:
+		return newOnHost(r), nil
+	case o.InBackward:
+		return inBackward{build(o)}, nil
+	}
 	return build(o), nil
+}
+
+// doubtOptimizer notes updates that are not known to the byte.
+func (r *Run) doubtOptimizer(k optimizerKey) {
+	switch {
+	case r.Job.Training.Optimizer.CPUOffload:
+	case k.library == "torchao":
+		r.doubt(Doubt{Code: "compiled_optimizer", Path: "training.optimizer",
+			Text: "torchao compiles its update: what its kernels keep between them is taken as two fp32 copies of one parameter, and the tuning of a first run, which takes 40 MiB and more, is not counted."})
+	case k.name == "galore_adamw":
+		r.doubt(Doubt{Code: "svd_workspace", Path: "training.optimizer", Error: svdError,
+			Text: "GaLore decomposes the gradient of each matrix now and then; the workspace that cuSOLVER takes for it is not counted."})
+	}
+}
+
+// svdError is the engine's error where a singular value decomposition is in the
+// step: its workspace is of the order of a few copies of one gradient.
+const svdError = 0.03
+
+// UsualLibrary is the library that a job takes an optimizer from where it names
+// none, and how that runs it; both empty for torch's own default.
+func UsualLibrary(o *spec.Optimizer) (library, implementation string) {
+	switch {
+	case o.CPUOffload || o.StateBits == 4 || o.StateDType == fp8State:
+		return "torchao", ""
+	case o.StateBits == 8 || o.Paged:
+		return "bitsandbytes", ""
+	}
+	usual := map[string][2]string{
+		"lion": {"bitsandbytes", ""}, "ademamix": {"bitsandbytes", ""}, // torch has neither
+		"adafactor": {"transformers", ""}, "muon": {"torch", "for-loop"},
+	}
+	if u, ok := usual[o.Name]; ok {
+		return u[0], u[1]
+	}
+	for _, k := range sortedOptimizers() {
+		if k.name == o.Name && k.library == "torch" {
+			return "torch", ""
+		}
+	}
+	for _, k := range sortedOptimizers() {
+		if k.name == o.Name {
+			return k.library, k.implementation
+		}
+	}
+	return "torch", ""
 }
 
 // knownOptimizers lists the registry: adamw (torch foreach, fused, for-loop;

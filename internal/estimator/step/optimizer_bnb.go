@@ -9,7 +9,8 @@ import (
 // in fp32 or in 8 bits with a scale per block, made at its first step; updates
 // have no temporaries (bitsandbytes/optim/optimizer.py @0.45.3 and @0.50.2).
 type bitsAndBytes struct {
-	states      int // per parameter
+	states      int  // per parameter
+	twoAverages bool // AdEMAMix: the first state is a pair, and its scales come before
 	bits        int
 	paged       bool
 	qmaps       []*graph.Tensor // code books, on the card from the first 8-bit state on
@@ -40,6 +41,12 @@ func newBitsAndBytes(states int) func(*spec.Optimizer) Stepper {
 	}
 }
 
+// newAdEMAMix is AdEMAMix, whose first state holds two averages
+// (bitsandbytes/optim/ademamix.py @0.50.2).
+func newAdEMAMix(o *spec.Optimizer) Stepper {
+	return &bitsAndBytes{states: 2, twoAverages: true, bits: o.StateBits, paged: o.Paged, initialized: map[*graph.Param]bool{}}
+}
+
 func (b *bitsAndBytes) Step(r *Run) {
 	for _, g := range r.groups() {
 		for _, p := range g {
@@ -61,17 +68,34 @@ func (b *bitsAndBytes) init(r *Run, p *graph.Param) {
 			b.qmaps = append(b.qmaps, state(graph.F32, graph.D(bnbQMap)))
 		}
 	}
-	if !b.paged || p.Numel() < bnbMinPaged { // paged states are managed memory, outside the allocator
-		for range b.states {
-			state(d, p.Shape)
+	scales := func() {
+		if d != graph.U8 {
+			return
 		}
-	}
-	if d == graph.U8 {
 		block := bnbBlock(r.M.Versions.BitsAndBytes)
-		for range b.states {
-			state(graph.F32, graph.D((p.Numel()+block-1)/block))
+		for i := range b.states {
+			state(graph.F32, graph.D(b.averages(i), (p.Numel()+block-1)/block))
 		}
 	}
+	if b.twoAverages {
+		scales()
+	}
+	if !b.paged || p.Numel() < bnbMinPaged { // paged states are managed memory, outside the allocator
+		for i := range b.states {
+			state(d, graph.D(b.averages(i), p.Numel()))
+		}
+	}
+	if !b.twoAverages {
+		scales()
+	}
+}
+
+// averages is the number of averages in one of the states.
+func (b *bitsAndBytes) averages(state int) int64 {
+	if b.twoAverages && state == 0 {
+		return 2
+	}
+	return 1
 }
 
 // bnbStateType is the type of a parameter's states: small parameters, and

@@ -1,6 +1,10 @@
 package step
 
 import (
+	"fmt"
+	"slices"
+	"strconv"
+
 	"memplan/internal/estimator/graph"
 	"memplan/internal/estimator/spec"
 	"memplan/internal/fault"
@@ -14,7 +18,7 @@ var fusedAdagradSince = spec.Version{2, 8}
 func refusals(r *Run, k optimizerKey) fault.Fields {
 	var fields fault.Fields
 	o := &r.Job.Training.Optimizer
-	refuseForms(&fields, o, k)
+	refuseForms(&fields, r, k)
 	if k.name == "adagrad" && k.implementation == "fused" && !r.M.Versions.Torch.AtLeast(fusedAdagradSince) {
 		fields.Add("training.optimizer.implementation", "fused", "foreach or for-loop: this torch has no fused Adagrad on CUDA", "foreach")
 	}
@@ -27,23 +31,53 @@ func refusals(r *Run, k optimizerKey) fault.Fields {
 }
 
 // refuseForms reports forms of an optimizer that have no rule.
-func refuseForms(fields *fault.Fields, o *spec.Optimizer, k optimizerKey) {
-	if o.StateBits != 0 && o.StateBits != 32 && (o.StateBits != 8 || k.library != "bitsandbytes") {
-		fields.Add("training.optimizer.state_bits", o.StateBits, "32, or 8 with library bitsandbytes", "32")
+func refuseForms(fields *fault.Fields, r *Run, k optimizerKey) {
+	o := &r.Job.Training.Optimizer
+	if bits := stateBits(o, k); o.StateBits != 0 && !slices.Contains(bits, o.StateBits) {
+		fields.Add("training.optimizer.state_bits", o.StateBits, fmt.Sprint("one of ", bits, " with library "+k.library+" (8 also with bitsandbytes, 4 with torchao)"), strconv.Itoa(bits[0]))
 	}
-	if o.Paged && (k.library != "bitsandbytes" || !oneOf(k.name, "adamw", "adam", "lion")) {
-		fields.Add("training.optimizer.paged", "true", "false, or adamw, adam or lion of library bitsandbytes", "false")
+	if o.Paged && (k.library != "bitsandbytes" || !oneOf(k.name, "adamw", "adam", "lion", "ademamix")) {
+		fields.Add("training.optimizer.paged", "true", "false, or adamw, adam, lion or ademamix of library bitsandbytes", "false")
 	}
-	for _, s := range []struct {
-		key string
-		on  bool
-	}{{"in_backward", o.InBackward}, {"cpu_offload", o.CPUOffload}} {
-		if s.on {
-			fields.Add("training.optimizer."+s.key, "true", "false: the engine has no rule for it", "false")
-		}
+	if o.CPUOffload && k.library != "torchao" {
+		fields.Add("training.optimizer.cpu_offload", "true", "false, or library torchao (other engines: parallelism.offload)", "false")
 	}
-	if o.StateDType != "" && o.StateDType != spec.FP32 {
-		fields.Add("training.optimizer.state_dtype", string(o.StateDType), "unset: states have the optimizer's own type", "")
+	if o.InBackward {
+		refuseInBackward(fields, r, k)
+	}
+	if o.StateDType != "" && o.StateDType != spec.FP32 && (k.library != "torchao" || o.StateDType != fp8State || o.StateBits == 4) {
+		fields.Add("training.optimizer.state_dtype", string(o.StateDType), "unset (states have the optimizer's own type), or fp8 of library torchao", "")
+	}
+	if k.library == "torchao" && o.CPUOffload && (o.InBackward || !oneOf(k.name, "adamw")) {
+		fields.Add("training.optimizer.cpu_offload", "true", "false, or adamw that steps after backward", "false")
+	}
+	if k.name == "muon" && r.M.Versions.Torch.Before(muonSince) {
+		fields.Add("training.optimizer.name", "muon", "another: torch has it since "+muonSince.String(), "adamw")
+	}
+}
+
+// stateBits are the widths in which an optimizer can keep its state.
+func stateBits(o *spec.Optimizer, k optimizerKey) []int {
+	switch {
+	case k.library == "bitsandbytes":
+		return []int{32, 8}
+	case k.library == "torchao" && !o.CPUOffload:
+		return []int{8, 4}
+	}
+	return []int{32}
+}
+
+// refuseInBackward reports what a step inside backward excludes: the gradient is
+// used up before the next micro batch, or a scaler, sees it.
+func refuseInBackward(fields *fault.Fields, r *Run, k optimizerKey) {
+	if n := r.Job.Training.GradAccumSteps; n > 1 {
+		fields.Add("training.gradient_accumulation_steps", n, "1 with an optimizer that steps in backward", "1")
+	}
+	if r.scaling() {
+		fields.Add("training.grad_scaler", "true", "false with an optimizer that steps in backward", "false")
+	}
+	if oneOf(k.name, "prodigy", "muon") || r.Job.Parallelism.Ranks() > 1 {
+		fields.Add("training.optimizer.in_backward", "true", "false: "+k.name+" does not step parameter by parameter, or there are several ranks", "false")
 	}
 }
 

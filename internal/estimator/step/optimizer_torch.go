@@ -10,6 +10,7 @@ type elementwise struct {
 	slots    int  // state tensors of a parameter
 	onDevice bool // the step count is on the card
 	early    bool // the state is made with the optimizer
+	inTurn   bool // each parameter is updated before the next one's state is made
 	scaled   bool // the kernels take the gradient scaler's tensors
 	update   func(r *Run, e *elementwise, ps []*graph.Param)
 	state    map[*graph.Param][]*graph.Tensor
@@ -30,8 +31,10 @@ func (e *elementwise) Construct(r *Run) {
 // Step makes missing state parameter by parameter and updates, group by group.
 func (e *elementwise) Step(r *Run) {
 	for _, g := range r.groups() {
-		for _, p := range g {
-			e.init(r, p)
+		if !e.inTurn {
+			for _, p := range g {
+				e.init(r, p)
+			}
 		}
 		e.update(r, e, g)
 	}

@@ -63,6 +63,17 @@ type Plan struct {
 	Trainable int64
 	PerRank   int64 // of the parameters, what one rank keeps; of shards, adapters included
 	Uneven    bool  // other ranks keep less
+	Host      int64 // bytes kept in host memory because the job puts them there
+	Doubts    []Doubt
+}
+
+// Doubt is something that the answer does not count to the byte, and by how much
+// that may be off.
+type Doubt struct {
+	Code, Path, Text string
+	// Error is the least relative error of the engine that the doubt leaves, 0 for
+	// none of note.
+	Error float64
 }
 
 // Compile runs the job symbolically on a card. The job must be resolved, its
@@ -91,7 +102,7 @@ func compile(memory *graph.Memory, job spec.Job, device graph.Device, everyLayer
 	if err != nil {
 		return nil, err
 	}
-	if everyLayer || newDDP(r) != nil || r.shards != nil { // their hooks want every gradient
+	if everyLayer || newDDP(r) != nil || r.shards != nil || r.hooksGradients() { // their hooks want every gradient
 		r.M.RunEveryLayer()
 	}
 	r.load()
@@ -100,9 +111,26 @@ func compile(memory *graph.Memory, job spec.Job, device graph.Device, everyLayer
 	r.M.Close()
 	return &Plan{
 		Program: r.program, Machine: r.M, Network: r.Net, Total: r.total, Trainable: r.trainable, PerRank: r.perRank(),
-		Uneven: r.shards != nil && !r.shards.even(),
+		Uneven: r.shards != nil && !r.shards.even(), Host: r.host(), Doubts: r.doubts,
 	}, nil
 }
+
+// hooksGradients reports whether the optimizer acts during backward.
+func (r *Run) hooksGradients() bool {
+	h, ok := r.Optimizer.(gradientHooked)
+	return ok && h.hooksGradients()
+}
+
+// host is what the job keeps in host memory.
+func (r *Run) host() int64 {
+	if h, ok := r.Optimizer.(interface{ hostBytes(r *Run) int64 }); ok {
+		return h.hostBytes(r)
+	}
+	return 0
+}
+
+// doubt notes what the answer does not count to the byte.
+func (r *Run) doubt(d Doubt) { r.doubts = append(r.doubts, d) }
 
 // Run is one rank's training run while it is written down. Trainers,
 // optimizers and hooks work on it.
@@ -134,6 +162,7 @@ type Run struct {
 	trainable int64
 	program   allocator.Program
 	parts     []allocator.Part
+	doubts    []Doubt
 }
 
 func newRun(memory *graph.Memory, job spec.Job, device graph.Device) (*Run, error) {
