@@ -75,8 +75,14 @@ func (r *resolver) runtime() {
 	if _, ok := j.Model.Config["_class_name"]; ok {
 		fill(r, &j.Model.Implementation, "model.implementation", model.Diffusers, false, "the config is one of diffusers")
 	}
+	if f := model.OfSizes(j.Model.Architecture); f != nil {
+		fill(r, &j.Model.Implementation, "model.implementation", f.Implementation, false, "the library that builds networks of these parts")
+	}
 	fill(r, &j.Model.Implementation, "model.implementation", "hf", false, "the most used code for these models")
 	fill(r, &j.Runtime.Framework, "runtime.framework", "pytorch", false, "the default")
+	if i := j.Model.Implementation; i == model.MMSegmentation || i == model.MMAction {
+		fill(r, &j.Runtime.Trainer, "runtime.trainer", "mmengine", true, "the trainer of that library")
+	}
 	if j.Model.Implementation != "hf" {
 		fill(r, &j.Runtime.Trainer, "runtime.trainer", "plain", true, "these models are trained by loops of one's own")
 	}
@@ -152,6 +158,9 @@ func (r *resolver) optimizer() {
 		return
 	}
 	implementation, why := "foreach", "torch's default on CUDA"
+	if r.torch().Before(spec.Version{2}) {
+		implementation, why = "for-loop", "torch's default before 2.0"
+	}
 	if hf && o.Name == "adamw" && r.transformers().AtLeast(spec.Version{5}) {
 		implementation, why = "fused", "the Trainer's default since transformers 5"
 	}
@@ -168,7 +177,8 @@ func (r *resolver) batch() {
 		micro = 8
 	}
 	fill(r, &t.MicroBatchSize, "training.micro_batch_size", micro, true, "the trainer's default")
-	if i := r.job.Model.Implementation; i == model.Timm || i == model.Torchvision {
+	switch r.job.Model.Implementation {
+	case model.Timm, model.Torchvision, model.MMSegmentation, model.MMAction:
 		r.images()
 	}
 	fill(r, &t.SequenceLength, "training.sequence_length", r.defaultLength(), true, "a common choice")

@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strings"
 
+	"memplan/internal/estimator/model"
 	"memplan/internal/estimator/spec"
 	"memplan/internal/fault"
 )
@@ -55,11 +56,14 @@ func layouts() map[string]layout {
 // transformers model that has them.
 func resolveArchitecture(r *prepared) error {
 	a := r.asked.Architecture
+	if model.OfSizes(a) != nil {
+		return nil // the engine takes them as they are
+	}
 	family, _ := a["family"].(string)
 	known := layouts()
 	l, ok := known[family]
 	if !ok {
-		names := slices.Sorted(maps.Keys(known))
+		names := slices.Sorted(slices.Values(slices.Concat(slices.Collect(maps.Keys(known)), model.ExplicitFamilies())))
 		return fault.Fields{{Path: "model.architecture.family", Got: family, Want: "one of " + strings.Join(names, ", ") + " (others are not modelled)", Nearest: "llama"}}
 	}
 	config, err := l.config(a, r.job.Training)

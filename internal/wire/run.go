@@ -166,8 +166,11 @@ func buildRun(n *node, job spec.Job) (Run, error) {
 	}
 	var row struct {
 		Run
-		Also []Measurement `json:"also_measured"`
-		GPU  string        `json:"gpu"`
+		Also      []Measurement `json:"also_measured"`
+		GPU       string        `json:"gpu"`
+		Reference struct {
+			Tensor units.Bytes `json:"tensor_peak_bytes"` // of a trace of the model's own live tensors
+		} `json:"reference"`
 	}
 	if err := json.Unmarshal(n.appendJSON(nil), &row); err != nil {
 		return Run{}, fmt.Errorf("wire: a checked run does not fit its type: %w", err)
@@ -175,6 +178,9 @@ func buildRun(n *node, job spec.Job) (Run, error) {
 	run := row.Run
 	run.Job = job
 	run.Measured = append(run.Measured, row.Also...)
+	if row.Reference.Tensor > 0 {
+		run.Measured = append(run.Measured, Measurement{Metric: "tensor", Bytes: row.Reference.Tensor})
+	}
 	for i := range run.Measured {
 		if run.Measured[i].Relation == "" {
 			run.Measured[i].Relation = "equals"

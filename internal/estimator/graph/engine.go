@@ -1,5 +1,7 @@
 package graph
 
+import "memplan/internal/estimator/spec"
+
 // Backward runs the autograd engine from a scalar loss, or from any tensor
 // with the gradient given (nil makes ones_like). The caller keeps its
 // references to both.
@@ -194,6 +196,14 @@ func (m *Machine) settle() {
 	m.due = m.due[:0]
 }
 
+// sumsInPlaceSince is when gradients began to be summed in place
+// (torch/csrc/autograd/input_buffer.cpp).
+var sumsInPlaceSince = spec.Version{1, 8}
+
+func (m *Machine) sumsInPlace() bool {
+	return m.Versions.Torch == spec.Version{} || m.Versions.Torch.AtLeast(sumsInPlaceSince)
+}
+
 // addTo sums a gradient into a buffer: in place when the buffer is the only
 // owner of its storage and no view, else into a fresh tensor
 // (torch/csrc/autograd/input_buffer.cpp@v2.6.0).
@@ -201,7 +211,7 @@ func (m *Machine) addTo(sum, g *Tensor) *Tensor {
 	if sum == nil {
 		return g
 	}
-	if m.storages[sum.storage].refs == 1 && !sum.view && sum.dense() {
+	if m.sumsInPlace() && m.storages[sum.storage].refs == 1 && !sum.view && sum.dense() {
 		m.release(g)
 		return sum
 	}

@@ -17,3 +17,17 @@ func (f *Frame) Dropout(x *Tensor, p float64) *Tensor {
 	f.consume(x)
 	return f.produce(out)
 }
+
+// Dropout2d is F.dropout2d in training: a number for each channel of each
+// sample, kept, by which it is multiplied.
+func (f *Frame) Dropout2d(x *Tensor, p float64) *Tensor {
+	if p == 0 {
+		return f.pass1(x)
+	}
+	f.rule = noiseRule
+	shape := x.Shape
+	for i := 2; i < int(shape.N); i++ {
+		shape.D[i] = 1
+	}
+	return f.Mul(x, f.produce(f.alloc(shape, x.DType)))
+}

@@ -132,8 +132,11 @@ func (f *Frame) Silu(x *Tensor) *Tensor { return f.unary(siluRule, x, true, fals
 // Gelu is F.gelu, exact or with approximate="tanh": it keeps its input.
 func (f *Frame) Gelu(x *Tensor) *Tensor { return f.unary(geluRule, x, true, false) }
 
-// Relu is F.relu: it keeps its result.
-func (f *Frame) Relu(x *Tensor) *Tensor { return f.unary(reluRule, x, false, true) }
+// Relu is F.relu: it keeps its result, of old its input.
+func (f *Frame) Relu(x *Tensor) *Tensor {
+	operand := f.keepsOperands()
+	return f.unary(reluRule, x, operand, !operand)
+}
 
 // Tanh is torch.tanh: it keeps its result.
 func (f *Frame) Tanh(x *Tensor) *Tensor { return f.unary(tanhRule, x, false, true) }

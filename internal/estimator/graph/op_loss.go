@@ -23,3 +23,44 @@ func (f *Frame) MSELoss(x, target *Tensor) *Tensor {
 	f.letGo(squares, xs, ts)
 	return f.produce(out)
 }
+
+// CrossEntropyEach is F.cross_entropy with class indices and reduction="none": a
+// loss for each of them.
+func (f *Frame) CrossEntropyEach(logits, target *Tensor) *Tensor {
+	logp := f.LogSoftmax(logits, logits.DType)
+	raised := f.raise(logp)
+	f.consume(logp)
+	logp = f.produce(raised)
+	n := f.record(nllRule, logp)
+	f.save(n, logp, target)
+	out := f.alloc(target.Shape, logp.DType)
+	weight := f.alloc(D(), logp.DType)
+	f.output(n, out, 0)
+	f.save(n, weight)
+	f.release(weight)
+	f.consume(logp, target)
+	return f.produce(out)
+}
+
+var (
+	topRule   = &Rule{Name: "topk", Source: "aten/src/ATen/native/cuda/TensorTopK.cu"}
+	equalRule = &Rule{Name: "eq", Source: "aten/src/ATen/native/cuda/CompareEQKernel.cu"}
+)
+
+// Top is the best class of each position of logits of shape [samples, classes,
+// …], and its score: t.topk(1, dim=1), outside the graph.
+func (f *Frame) Top(x *Tensor) (score, class *Tensor) {
+	f.rule = topRule
+	shape := x.Shape.With(1, 1)
+	score, class = f.alloc(shape, x.DType), f.alloc(shape, I64)
+	f.consume(x)
+	return f.produce(score), f.produce(class)
+}
+
+// Equal is a == b, a boolean for each element of a.
+func (f *Frame) Equal(a, b *Tensor) *Tensor {
+	f.rule = equalRule
+	out := f.alloc(a.Shape, Bool)
+	f.consume(a, b)
+	return f.produce(out)
+}

@@ -1,5 +1,7 @@
 package graph
 
+import "memplan/internal/estimator/spec"
+
 // Pooling (aten/src/ATen/native/cuda/DilatedMaxPool2d.cu, AveragePool2d.cu,
 // AdaptiveAveragePooling.cu).
 
@@ -119,8 +121,16 @@ func (f *Frame) Interpolate(x *Tensor, size ...int64) *Tensor {
 // Bicubic is F.interpolate to a size with mode="bicubic".
 func (f *Frame) Bicubic(x *Tensor, size ...int64) *Tensor { return f.upsample(bicubicRule, x, size) }
 
+// upsampleRaisedSince is when autocast began to resize in fp32
+// (aten/src/ATen/autocast_mode.h@v2.3.0; not in v2.2.0).
+var upsampleRaisedSince = spec.Version{2, 3}
+
 func (f *Frame) upsample(r *Rule, given *Tensor, size []int64) *Tensor {
-	x := f.raise(given)
+	x := f.alias(given)
+	if f.Versions.Torch.AtLeast(upsampleRaisedSince) {
+		f.release(x)
+		x = f.raise(given)
+	}
 	n := f.record(r, x)
 	if n != nil {
 		n.attrs.Shape = x.Shape

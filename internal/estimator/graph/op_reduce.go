@@ -1,5 +1,7 @@
 package graph
 
+import "memplan/internal/estimator/spec"
+
 var (
 	meanRule = &Rule{Name: "mean", Source: "derivatives.yaml:mean.dim", Backward: func(m *Machine, n *Node, dOut []*Tensor) Grads {
 		return Grads{m.alloc(n.attrs.Shape, dOut[0].DType)} // grad.expand(sizes) / n
@@ -79,11 +81,24 @@ func (f *Frame) softmax(r *Rule, x *Tensor, d DType) *Tensor {
 	if !x.Contiguous() {
 		x = f.Contiguous(x)
 	}
+	if f.keepsOperands() {
+		f.save(n, x)
+	}
 	out := f.alloc(x.Shape, d)
 	f.output(n, out, 0)
 	f.save(n, out)
 	f.consume(x)
 	return f.produce(out)
+}
+
+// resultsAloneSince is when softmax, log-softmax and ReLU stopped keeping their
+// input beside, or in place of, their result (tools/autograd/derivatives.yaml
+// @v1.10.0 and @v1.11.0).
+var resultsAloneSince = spec.Version{1, 11}
+
+// keepsOperands reports whether those functions keep their input.
+func (m *Machine) keepsOperands() bool {
+	return m.Versions.Torch != spec.Version{} && m.Versions.Torch.Before(resultsAloneSince)
 }
 
 // LogSoftmax is F.log_softmax over the classes, computed in type d.

@@ -14,6 +14,8 @@ import (
 type Config struct {
 	values map[string]any
 	fields fault.Fields
+	at     string    // the public path of the keys, "" for model.config
+	parts  []*Config // objects among the values that were read
 }
 
 // Read wraps a config.json.
@@ -208,7 +210,7 @@ func (c *Config) Divides(part, whole string, p, w int64) {
 }
 
 // Err returns what was wrong.
-func (c *Config) Err() error { return c.fields.Err() }
+func (c *Config) Err() error { return c.all().Err() }
 
 func join(words []string) string { return strings.Join(words, ", ") }
 

@@ -16,6 +16,13 @@ const (
 	Torchvision = "torchvision"
 )
 
+// Libraries that build networks from their parts, whose sizes
+// model.architecture gives.
+const (
+	MMSegmentation = "mmseg"
+	MMAction       = "mmaction"
+)
+
 // Library splits an id LIBRARY/NAME; ok is false for the ids of a hub.
 func Library(id string) (library, name string, ok bool) {
 	library, name, found := strings.Cut(id, "/")
@@ -26,10 +33,13 @@ func Library(id string) (library, name string, ok bool) {
 }
 
 // For returns the family of a job's model and the config its builder reads: by
-// model_type, or for a library's model by its architecture's name, which timm's
+// the family of explicit sizes, by model_type, or for a library's model by its architecture's name, which timm's
 // own config.json has under "architecture". It fails with fault.Fields that
 // name the nearest.
 func For(m spec.Model) (*Family, *Config, error) {
+	if f := OfSizes(m.Architecture); f != nil {
+		return f, readSizes(m.Architecture), nil
+	}
 	library, name, ok := Library(m.ID)
 	if !ok {
 		library, name, ok = named(m)
@@ -45,6 +55,32 @@ func For(m spec.Model) (*Family, *Config, error) {
 	values["architecture"] = name
 	family, err := ofLibrary(library, name)
 	return family, Read(values), err
+}
+
+// OfSizes returns the family that takes the explicit sizes of
+// model.architecture, nil where there is none.
+func OfSizes(architecture map[string]any) *Family {
+	name, _ := architecture["family"].(string)
+	families := Families()
+	for i := range families {
+		if name != "" && families[i].Explicit == name {
+			return &families[i]
+		}
+	}
+	return nil
+}
+
+// ExplicitFamilies lists the families of model.architecture whose sizes are
+// taken as they are.
+func ExplicitFamilies() []string {
+	var names []string
+	for _, f := range Families() {
+		if f.Explicit != "" {
+			names = append(names, f.Explicit)
+		}
+	}
+	slices.Sort(names)
+	return names
 }
 
 // named finds the architecture that a config names where it has no model_type.

@@ -22,7 +22,10 @@ type Family struct {
 	// torchvision.
 	Library       string
 	Architectures []string
-	Source        string // the implementation it was written from
+	// Explicit is the family of model.architecture whose sizes it takes, and
+	// Implementation the library that has it.
+	Explicit, Implementation string
+	Source                   string // the implementation it was written from
 	// AdapterTargets are the modules an adapter sits on when none are named
 	// (peft/utils/constants.py).
 	AdapterTargets []string

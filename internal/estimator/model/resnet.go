@@ -95,17 +95,17 @@ func (m *resnetTrunk) stage(s resnetShape, planes int64, blocks int, stride int6
 		if s.bottleneck {
 			all = append(all, bottleneck(m.d, m.channels, planes, stride, dilation, s, downsample))
 		} else {
-			all = append(all, basicBlock(m.d, m.channels, planes, stride, downsample))
+			all = append(all, basicBlock(m.d, m.channels, planes, stride, 1, downsample))
 		}
 		m.channels = out
 	}
 	return sequential(all...)
 }
 
-// basicBlock is two convolutions of 3×3.
-func basicBlock(d graph.DType, in, planes, stride int64, downsample *graph.Module) *graph.Module {
+// basicBlock is two convolutions of 3×3, the first of which may be dilated.
+func basicBlock(d graph.DType, in, planes, stride, dilation int64, downsample *graph.Module) *graph.Module {
 	m := graph.NewModule("BasicBlock")
-	conv1 := m.Child("conv1", conv2d(d, in, planes, convShape{kernel: 3, stride: stride, padding: 1}))
+	conv1 := m.Child("conv1", conv2d(d, in, planes, convShape{kernel: 3, stride: stride, padding: dilation, dilation: dilation}))
 	bn1 := m.Child("bn1", batchNorm(d, planes))
 	relu := m.Child("relu", reluInPlace())
 	conv2 := m.Child("conv2", conv2d(d, planes, planes, convShape{kernel: 3, padding: 1}))

@@ -16,7 +16,7 @@ import (
 func imageFamilies() []Family {
 	return []Family{
 		resnetFamily, mobilenetV3Family, vggFamily, densenetFamily, efficientnetFamily, regnetFamily, shufflenetFamily, segmentorFamily,
-		timmResNetFamily, timmViTFamily, vitFamily, dinov2Family,
+		timmResNetFamily, timmViTFamily, vitFamily, dinov2Family, mmsegFamily,
 	}
 }
 

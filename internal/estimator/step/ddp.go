@@ -18,6 +18,7 @@ type ddp struct {
 	rebuilt  bool
 	buffers  int64 // bytes of the module's buffers
 	quiet    bool  // the last forward ran under no_sync, so buffers are as they were
+	own      bool  // every rank keeps its own buffers: broadcast_buffers is off
 }
 
 const (
@@ -185,7 +186,7 @@ func (d *ddp) beforeForward(r *Run) {
 		r.M.Forget(indices)
 		d.fill(r, order, []units.Bytes{firstBucket, d.capacity})
 	}
-	if !d.quiet {
+	if !d.quiet && !d.own {
 		r.M.Scratch(broadcastRule, graph.Temporaries, d.buffers)
 	}
 	d.quiet = !r.lastMicro

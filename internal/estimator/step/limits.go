@@ -38,7 +38,7 @@ func beyond(j *spec.Job) fault.Fields {
 	}
 	oneOf("runtime.framework", j.Runtime.Framework, "pytorch")
 	oneOf("runtime.allocator.backend", j.Runtime.Allocator.Backend, "native")
-	oneOf("model.implementation", j.Model.Implementation, "hf", model.Timm, model.Torchvision, model.Diffusers)
+	oneOf("model.implementation", j.Model.Implementation, "hf", model.Timm, model.Torchvision, model.Diffusers, model.MMSegmentation, model.MMAction)
 	oneOf("training.method", t.Method, "full", "lora", "dora")
 	oneOf("training.precision", string(t.Precision), "fp32", "tf32", "bf16", "fp16", "bf16-mixed", "fp16-mixed")
 	oneOf("training.weights_dtype", string(t.WeightsDType), "fp32", "bf16", "fp16")

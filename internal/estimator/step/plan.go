@@ -181,7 +181,7 @@ func newRun(memory *graph.Memory, job spec.Job, device graph.Device) (*Run, erro
 		return nil, err
 	}
 	r.trainer = t()
-	if job.Runtime.Trainer != "plain" {
+	if _, ok := r.trainer.(*hfLoop); ok {
 		r.ParamGroups, r.Wide = decayGroups(r), wideStates(r)
 		if r.shards != nil { // the optimizer comes after the wrapper, and no flat parameter bears a norm's name
 			r.ParamGroups = [][]*graph.Param{r.Params, nil}
@@ -209,6 +209,7 @@ func (r *Run) build(family *model.Family, config *model.Config) error {
 		return err
 	}
 	net.Root.Named("")
+	synchroniseNorms(r)
 	layOut(r)
 	requireInputGrads(r)
 	checkpoint(r)
