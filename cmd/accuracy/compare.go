@@ -46,18 +46,19 @@ func (r *row) source() string {
 	return s
 }
 
-// load reads and answers every row of a corpus that has the tag.
-func load(folder, tag string) ([]*row, error) {
+// load reads and answers every row of a corpus that has the tag, and
+// returns what answers.
+func load(folder, tag string) ([]*row, planners, error) {
 	files, err := filepath.Glob(filepath.Join(folder, "*.jsonl"))
 	if err != nil {
-		return nil, err
+		return nil, planners{}, err
 	}
 	if len(files) == 0 {
-		return nil, fmt.Errorf("no *.jsonl in %s", folder)
+		return nil, planners{}, fmt.Errorf("no *.jsonl in %s", folder)
 	}
 	c, err := catalog.Open()
 	if err != nil {
-		return nil, err
+		return nil, planners{}, err
 	}
 	p := planners{
 		cards:  planner.New(planner.Config{Catalog: c, CacheEntries: -1}),
@@ -69,10 +70,10 @@ func load(folder, tag string) ([]*row, error) {
 			continue // rows of another shape
 		}
 		if rows, err = loadFile(rows, p, f, tag); err != nil {
-			return nil, err
+			return nil, planners{}, err
 		}
 	}
-	return rows, nil
+	return rows, p, nil
 }
 
 func loadFile(rows []*row, p planners, file, tag string) ([]*row, error) {
@@ -91,7 +92,7 @@ func loadFile(rows []*row, p planners, file, tag string) ([]*row, error) {
 		if tag != "" && !r.tagged(tag) {
 			continue
 		}
-		r.answer(p.of(run.Source))
+		r.answer(p.of(run))
 		rows = append(rows, r)
 	}
 	return rows, lines.Err()

@@ -1,12 +1,14 @@
 package main
 
 import (
+	"slices"
 	"strings"
 
 	"memplan/internal/estimator"
 	"memplan/internal/estimator/spec"
 	"memplan/internal/planner"
 	"memplan/internal/units"
+	"memplan/internal/wire"
 )
 
 // withoutCard is the beginning of the source of rows that ran on a CUDA driver
@@ -24,11 +26,14 @@ var driverTotals = map[string]units.Bytes{
 	"T4":       15828320256,
 }
 
+// withoutWorkspace marks rows measured where no convolution takes a workspace.
+const withoutWorkspace = "cudnn-workspace-zero"
+
 // planners answer for real cards, and for the driver without one.
 type planners struct{ cards, driver *planner.Planner }
 
-func (p planners) of(source string) *planner.Planner {
-	if strings.HasPrefix(source, withoutCard) {
+func (p planners) of(run wire.Run) *planner.Planner {
+	if strings.HasPrefix(run.Source, withoutCard) || slices.Contains(run.Tags, withoutWorkspace) {
 		return p.driver
 	}
 	return p.cards
@@ -39,6 +44,6 @@ func onDriver(job spec.Job, device spec.Device, co spec.Coefficients) (*estimato
 	if total, ok := driverTotals[device.Key]; ok {
 		device.Total = total
 	}
-	co.Context.Mean, co.NCCL.Mean = driverContext, 0
+	co.Context.Mean, co.NCCL.Mean, co.ConvWorkspace = driverContext, 0, spec.Ratio{}
 	return estimator.Run(job, device, co)
 }

@@ -16,7 +16,7 @@ const worstShown = 10
 
 // report prints the comparison with a corpus.
 func report(w io.Writer, folder, tag string, every bool) error {
-	rows, err := load(folder, tag)
+	rows, answering, err := load(folder, tag)
 	if err != nil {
 		return err
 	}
@@ -36,6 +36,9 @@ func report(w io.Writer, folder, tag string, every bool) error {
 	table(w, "by tag and metric", equals, func(o outcome) []string { return o.row.Tags })
 	verdicts(w, all)
 	headline(w, equals)
+	if err := calibration(w, rows, answering.cards); err != nil {
+		return err
+	}
 	worst(w, equals)
 	missing(w, rows, unanswered)
 	return nil

@@ -50,7 +50,7 @@ func BenchmarkSteps(b *testing.B) {
 			w, events := new(Workspace), 0
 			b.ReportAllocs()
 			for b.Loop() {
-				plan, err := step.CompileIn(&w.memory, job, cardFor(benchCard))
+				plan, err := step.CompileIn(&w.memory, job, cardFor(benchCard, spec.Coefficients{}))
 				if err != nil {
 					b.Fatal(err)
 				}
@@ -77,7 +77,7 @@ func BenchmarkSteadyReplay(b *testing.B) {
 			if err != nil {
 				b.Fatal(err)
 			}
-			plan, err := step.Compile(job, cardFor(benchCard))
+			plan, err := step.Compile(job, cardFor(benchCard, spec.Coefficients{}))
 			if err != nil {
 				b.Fatal(err)
 			}

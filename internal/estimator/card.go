@@ -21,8 +21,11 @@ var multiprocessors = []struct {
 }
 
 // cardFor is what kernels ask of a device.
-func cardFor(d spec.Device) graph.Device {
-	g := graph.Device{Capability: d.ComputeCapability, Multiprocessors: int64(d.Multiprocessors), ThreadsPerSM: 2048}
+func cardFor(d spec.Device, co spec.Coefficients) graph.Device {
+	g := graph.Device{
+		Capability: d.ComputeCapability, Multiprocessors: int64(d.Multiprocessors), ThreadsPerSM: 2048,
+		ConvWorkspace: max(0, co.ConvWorkspace.Mean),
+	}
 	if g.Capability == (spec.Version{}) {
 		g.Capability = spec.Version{8, 0}
 	}

@@ -32,7 +32,7 @@ func TestRequiredLeavesTheCacheOut(t *testing.T) {
 			require.Less(t, e.Peak.Required, e.Peak.Process-units.GiB, "a job that needs no search proves nothing")
 			job, _, err := Resolve(x.job)
 			require.NoError(t, err)
-			plan, err := step.Compile(job, cardFor(benchCard))
+			plan, err := step.Compile(job, cardFor(benchCard, spec.Coefficients{}))
 			require.NoError(t, err)
 			required := e.Peak.Required - benchPrior.Context.Mean
 			for _, y := range []struct {

@@ -28,11 +28,11 @@ func (w *Workspace) Run(job spec.Job, device spec.Device, co spec.Coefficients) 
 	if err != nil {
 		return nil, err
 	}
-	plan, err := step.CompileIn(&w.memory, job, cardFor(device))
+	plan, err := step.CompileIn(&w.memory, job, cardFor(device, co))
 	if err != nil {
 		return nil, err
 	}
-	outside := co.Context.Mean + co.NCCL.Mean
+	outside := co.Outside()
 	e := &Estimate{
 		Version: 1, Engine: Engine{Version: Version}, Job: job,
 		Assumptions: assumptions, Warnings: []Warning{},
@@ -43,16 +43,19 @@ func (w *Workspace) Run(job spec.Job, device spec.Device, co spec.Coefficients) 
 	}
 	e.measure(plan, played, outside)
 	e.Peak.Required = required + outside
+	e.correct(co.EngineBias.Mean, outside)
 	if plan.Machine.Convolved() {
-		e.warn("convolutions", "cuDNN chooses the algorithm of each convolution on the card, and with it a workspace that is not counted here: expect more, and the interval is wider for it.", 0, "model")
-		co.EngineError = max(co.EngineError, convolutionError)
+		e.warn("convolutions", "cuDNN chooses the algorithm of each convolution on the card, and with it a workspace: what is counted for it is an expectation, and the interval is wider for it.", 0, "model")
+		if !co.Calibrated() { // a measured error has the workspaces in it
+			co.EngineError = max(co.EngineError, convolutionError)
+		}
 	}
 	for _, d := range plan.Doubts {
 		e.warn(d.Code, d.Text, 0, d.Path)
 		co.EngineError = max(co.EngineError, d.Error)
 	}
 	e.HostMemory = units.Bytes(plan.Host)
-	e.judge(device, co)
+	e.judge(device, co, units.Bytes(plan.Machine.ConvOperands()))
 	e.explain(plan, played, co)
 	e.count(plan)
 	e.summarise(device)
@@ -85,6 +88,19 @@ func (w *Workspace) play(e *Estimate, plan *step.Plan, cfg allocator.Config, cap
 	}
 	e.warn("allocator_retries", "The job completes only because the allocator releases cached segments when it runs out; each time costs a synchronisation, and fragmentation may yet end it.", over, "target")
 	return limited, required, nil
+}
+
+// correct moves the process by what the engine is known to be wrong by, of what
+// it simulated.
+func (e *Estimate) correct(bias float64, outside units.Bytes) {
+	if bias == 0 {
+		return
+	}
+	e.Peak.Required += units.Bytes(bias * float64(e.Peak.Required-outside))
+	e.Peak.Process += units.Bytes(bias * float64(e.Peak.Reserved))
+	for i := range e.Phases {
+		e.Phases[i].PeakProcess += units.Bytes(bias * float64(e.Phases[i].PeakReserved))
+	}
 }
 
 func (e *Estimate) warn(code, text string, bytes units.Bytes, path string) {

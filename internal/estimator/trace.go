@@ -54,7 +54,7 @@ func Trace(job spec.Job, device spec.Device, co spec.Coefficients) (*Recording, 
 	if err != nil {
 		return nil, err
 	}
-	plan, err := step.Compile(job, cardFor(device))
+	plan, err := step.Compile(job, cardFor(device, co))
 	if err != nil {
 		return nil, err
 	}
@@ -62,7 +62,7 @@ func Trace(job spec.Job, device spec.Device, co spec.Coefficients) (*Recording, 
 	if r.tape, err = record(plan, r.Allocator); err != nil {
 		return nil, err
 	}
-	capacity := device.Usable() - co.Context.Mean - co.NCCL.Mean
+	capacity := device.Usable() - co.Outside()
 	if capacity <= 0 || r.tape.stats.Reserved.Peak <= capacity {
 		return r, nil
 	}

@@ -15,7 +15,7 @@ import (
 func Unmodelled(job spec.Job) fault.Fields {
 	job.Model = spec.Model{Implementation: job.Model.Implementation}
 	resolved, _, contradictions := Resolve(job)
-	_, err := step.Compile(resolved, cardFor(spec.Device{})) // fails, for want of a model
+	_, err := step.Compile(resolved, cardFor(spec.Device{}, spec.Coefficients{})) // fails, for want of a model
 	var found fault.Fields
 	for _, f := range fault.FieldsOf(err) {
 		if f.Path == "model.implementation" || !strings.HasPrefix(f.Path, "model") {

@@ -1,6 +1,7 @@
 package estimator
 
 import (
+	"cmp"
 	"fmt"
 	"math"
 
@@ -18,32 +19,21 @@ const leastEngineError = 0.01
 // more the smaller the job.
 const convolutionError = 0.20
 
-// ninety is the half width of a 90 % interval in standard deviations.
-const ninety = 1.6449
-
-// judge sets the interval and the verdict. The spread of required joins the
-// coefficients' own and the engine's relative error, as independent normals.
-func (e *Estimate) judge(d spec.Device, co spec.Coefficients) {
+// judge sets the interval and the verdict. conv is the most that the operands of
+// a convolution come to.
+func (e *Estimate) judge(d spec.Device, co spec.Coefficients, conv units.Bytes) {
 	relative := max(leastEngineError, co.EngineError)
-	simulated := float64(e.Peak.Required - co.Context.Mean - co.NCCL.Mean)
-	sd := math.Sqrt(square(float64(co.Context.SD)) + square(float64(co.NCCL.SD)) + square(relative*simulated))
-	around := func(b units.Bytes) Range {
-		half := units.Bytes(ninety * sd)
-		return Range{max(0, b-half), b + half}
-	}
-	source := co.Calibration
-	if source == "" {
-		source = "prior"
-	}
-	r := around(e.Peak.Required)
-	e.Peak.Interval = Interval{Low: r.Low, High: r.High, Level: 0.90, Of: "required_bytes", Source: source}
-	e.Peak.ProcessInterval = around(e.Peak.Process)
+	of := func(b units.Bytes, relative float64) spread { return spreadOf(co, conv, b-co.Outside(), relative) }
+	required := of(e.Peak.Required, relative)
+	r := required.around(e.Peak.Required)
+	e.Peak.Interval = Interval{Low: r.Low, High: r.High, Level: 0.90, Of: "required_bytes", Source: cmp.Or(co.Calibration, "prior")}
+	e.Peak.ProcessInterval = of(e.Peak.Process, max(relative, co.CacheError)).around(e.Peak.Process)
 	usable := d.Usable()
 	t := TargetAnswer{GPU: d.Key, Usable: usable, Headroom: usable - e.Peak.Required}
 	if t.GPU == "" {
 		t.GPU = d.Name
 	}
-	t.ProbabilityFits = normal(float64(usable-e.Peak.Required) / max(sd, 1))
+	t.ProbabilityFits = math.Round(required.below(float64(usable-e.Peak.Required))*1e4) / 1e4
 	switch {
 	case e.Peak.Interval.High <= usable:
 		t.Verdict = Fits
@@ -54,11 +44,6 @@ func (e *Estimate) judge(d spec.Device, co spec.Coefficients) {
 	}
 	e.Target = t
 }
-
-func square(x float64) float64 { return x * x }
-
-// normal is the standard normal distribution function, to four digits.
-func normal(z float64) float64 { return math.Round(0.5*math.Erfc(-z/math.Sqrt2)*1e4) / 1e4 }
 
 // summarise writes the sentence of every door.
 func (e *Estimate) summarise(d spec.Device) {

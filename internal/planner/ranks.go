@@ -45,7 +45,7 @@ func (r *prepared) spreadData(data int) {
 		par.Sharding = "ddp"
 		r.assume("parallelism.sharding", "ddp", true, "several data-parallel ranks, and no sharding was named")
 	}
-	r.coefficients.NCCL = ncclPrior(*par)
+	r.coefficients.NCCL, r.coefficients.CacheError = ncclPrior(*par), cachePrior(*par)
 }
 
 func productText(p spec.Parallelism) string {

@@ -14,6 +14,7 @@ type Device struct {
 	Capability      spec.Version
 	Multiprocessors int64
 	ThreadsPerSM    int64
+	ConvWorkspace   float64 // bytes that cuDNN takes for each byte of a convolution's operands, where its kernels want another layout
 }
 
 // Machine executes operations as eager PyTorch would and writes down every
@@ -55,14 +56,14 @@ type Machine struct {
 	mirrors    map[storageID][]storageID
 	inexact    bool
 
-	blas      blas
-	convBytes int64    // workspace of one convolution
-	convolved bool     // there was one
-	cat       Category // of the next allocations
-	module    int32    // index of the module that runs
-	rule      *Rule    // the op that runs
-	paths     []string // module paths by index
-	epoch     int32
+	blas         blas
+	convolved    bool     // there was a convolution
+	convOperands int64    // the most that one's operands come to
+	cat          Category // of the next allocations
+	module       int32    // index of the module that runs
+	rule         *Rule    // the op that runs
+	paths        []string // module paths by index
+	epoch        int32
 }
 
 // Origin is what made a storage: the module that ran, the op, and the tensor

@@ -30,7 +30,7 @@ func (f *Frame) Convolution(x, weight, bias *Tensor, c Conv) *Tensor {
 	image := f.inFormat(xs, last)
 	out := f.allocFormat(c.outputShape(xs.Shape, ws.Shape), xs.DType, last)
 	filter := f.inFormat(ws, last)
-	f.convWorkspace()
+	f.convWorkspace(last, xs, ws, out)
 	f.output(n, out, 0)
 	f.letGo(filter, image, xs, ws, bs)
 	return f.produce(out)
@@ -102,7 +102,7 @@ func (m *Machine) imageGradient(n *Node, x, w, dy *Tensor) *Tensor {
 	last := dy.prefersChannelsLast() || w.prefersChannelsLast()
 	g := m.allocFormat(x.Shape, dy.DType, last)
 	dense, filter := m.inFormat(dy, last), m.inFormat(w, last)
-	m.convWorkspace()
+	m.convWorkspace(last, x, w, dy)
 	m.letGo(filter, dense)
 	return g
 }
@@ -115,7 +115,7 @@ func (m *Machine) filterGradient(n *Node, x, w, dy *Tensor) *Tensor {
 	last := x.prefersChannelsLast() || dy.prefersChannelsLast()
 	dense, image := m.inFormat(dy, last), m.inFormat(x, last)
 	g := m.allocFormat(w.Shape, dy.DType, last)
-	m.convWorkspace()
+	m.convWorkspace(last, x, w, dy)
 	m.letGo(image, dense)
 	return g
 }
@@ -154,15 +154,29 @@ func (m *Machine) sumChannels(t *Tensor) *Tensor {
 	return r
 }
 
-// convWorkspace is what cuDNN takes for one convolution.
-func (m *Machine) convWorkspace() {
+// convWorkspace is what cuDNN takes for one convolution. Its tensor-core kernels
+// want channels last: where the operands are not laid out so, they are copied
+// into the workspace and the result out of it.
+func (m *Machine) convWorkspace(last bool, x, w, y *Tensor) {
 	m.convolved = true
-	m.scratch(m.convBytes, ConvWorkspace)
+	if last || !m.Device.tensorCores(x.DType) {
+		return
+	}
+	operands := int64(x.Bytes() + w.Bytes() + y.Bytes())
+	m.convOperands = max(m.convOperands, operands)
+	m.scratch(int64(m.Device.ConvWorkspace*float64(operands)), ConvWorkspace)
+}
+
+// tensorCores says whether cuDNN computes convolutions of a type on tensor
+// cores: of 16 bits since Volta, and of fp32, as TF32, since Ampere.
+func (d Device) tensorCores(t DType) bool {
+	return d.Capability[0] >= 8 || d.Capability[0] == 7 && t.Size() == 2
 }
 
 // Convolved says whether the program convolves: what cuDNN chose for it, and so
 // its workspace, is known only on a card.
 func (m *Machine) Convolved() bool { return m.convolved }
 
-// SetConvWorkspace says how many bytes cuDNN takes for each convolution.
-func (m *Machine) SetConvWorkspace(bytes int64) { m.convBytes = bytes }
+// ConvOperands is the most that the operands of one convolution come to, of
+// those that take a workspace: what Device.ConvWorkspace is of. Bytes.
+func (m *Machine) ConvOperands() int64 { return m.convOperands }

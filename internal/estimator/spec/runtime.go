@@ -71,20 +71,3 @@ type Device struct {
 // Usable is what one process can get: the total less other processes and the
 // user's headroom.
 func (d Device) Usable() units.Bytes { return max(0, d.Total-d.Other-d.Headroom) }
-
-// Coefficient is a named quantity that cannot be derived: a value and its
-// spread in bytes, and where they come from.
-type Coefficient struct {
-	Name   string      `json:"name"`
-	Mean   units.Bytes `json:"mean_bytes"`
-	SD     units.Bytes `json:"sd_bytes"`
-	Source string      `json:"source"`
-}
-
-// Coefficients are the calibrated quantities in force.
-type Coefficients struct {
-	Calibration string      // cal_…, or "prior"
-	Context     Coefficient // CUDA context and loaded kernels of one process
-	NCCL        Coefficient // communicator buffers, with several ranks
-	EngineError float64     // relative spread of the engine's own error
-}
