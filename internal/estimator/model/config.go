@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strings"
 
+	"memplan/internal/estimator/spec"
 	"memplan/internal/fault"
 )
 
@@ -190,6 +191,14 @@ func (c *Config) Refuses(keys ...string) {
 		if v := c.values[k]; v != nil && v != false {
 			c.fields.Add("model.config."+k, v, "nothing: it is not modelled", "")
 		}
+	}
+}
+
+// needsTransformers reports an error for a version of transformers whose model is
+// another program, which is not modelled; why says what it does.
+func (c *Config) needsTransformers(b Build, since spec.Version, why string) {
+	if v := b.Versions.Transformers; v.Before(since) {
+		c.fields.Add("runtime.library_versions.transformers", v.String(), "at least "+since.String()+": "+why, since.String())
 	}
 }
 

@@ -11,7 +11,7 @@ import (
 
 // encoderFamilies lists the encoders and encoder-decoders.
 func encoderFamilies() []Family {
-	return []Family{bertFamily, distilbertFamily, albertFamily, t5Family, bartFamily, whisperFamily}
+	return []Family{bertFamily, modernbertFamily, distilbertFamily, albertFamily, t5Family, bartFamily, whisperFamily}
 }
 
 // The heads a transformers class name ends with.
@@ -73,6 +73,8 @@ type encoderHead struct {
 	pooled bool            // they start with the pooled token
 	first  bool            // they start with the first token
 	inline bool            // they are not a module of their own
+	// loss gives the loss and the logits; nil is the one the head has.
+	loss func(f *graph.Frame, b Batch, logits *graph.Tensor) []*graph.Tensor
 }
 
 // put makes the head with its loss the network's forward.
@@ -84,6 +86,9 @@ func (e encoderHead) put(net *Network, b Build, head string) {
 		net.Inputs = ClassInputs
 	case questionAnswering:
 		net.Inputs, finish = SpanInputs, spanLoss
+	}
+	if e.loss != nil {
+		finish = e.loss
 	}
 	net.Forward = func(f *graph.Frame, b Batch) Outputs {
 		*e.batch = b
@@ -146,6 +151,23 @@ func meanCrossEntropy(f *graph.Frame, b Batch, logits *graph.Tensor) []*graph.Te
 	return []*graph.Tensor{f.Let("loss", f.CrossEntropy(flat, f.View(b.Tensor(Labels), -1))), logits}
 }
 
+// maskedLMLoss is ForMaskedLMLoss: the logits in fp32, and the sum over the
+// labels divided by their number where a trainer passes it
+// (transformers/loss/loss_utils.py).
+func maskedLMLoss(f *graph.Frame, b Batch, logits *graph.Tensor) []*graph.Tensor {
+	loss := f.Func(func(f *graph.Frame, in ...*graph.Tensor) []*graph.Tensor {
+		var loss *graph.Tensor
+		f.As(graph.Logits, func() {
+			wide := f.Let("logits", f.To(in[0], graph.F32))
+			wide = f.Let("logits", f.View(wide, -1, in[0].Shape.At(-1)))
+			labels := f.Let("labels", f.View(in[1], -1))
+			loss = f.Let("loss", f.CrossEntropy(wide, labels))
+		})
+		return one(perItem(f, b, loss))
+	}, logits, b.Tensor(Labels))[0]
+	return []*graph.Tensor{f.Let("loss", loss), logits}
+}
+
 // spanLoss is the mean of the losses of where an answer starts and ends.
 func spanLoss(f *graph.Frame, b Batch, logits *graph.Tensor) []*graph.Tensor {
 	parts := f.Split(logits, 2, -1)
@@ -196,16 +218,16 @@ func (e encoderMask) warn(f *graph.Frame, b Build, ids, mask *graph.Tensor) {
 	f.Del("ends")
 }
 
-// createBidirectionalMask is create_bidirectional_mask of masking_utils: nothing
-// where no token is hidden.
+// createBidirectionalMask is create_bidirectional_mask of masking_utils, or
+// create_bidirectional_sliding_window_mask: nothing where no token is hidden.
 func createBidirectionalMask(f *graph.Frame, b Build, in maskInputs) *graph.Tensor {
 	return f.Func(func(f *graph.Frame, _ ...*graph.Tensor) []*graph.Tensor {
-		if in.attention == nil {
-			return one(nil)
+		padding := in.attention
+		if padding != nil {
+			padding = f.Let("attention_mask", f.To(padding, graph.Bool))
+			f.Drop(f.All(padding))
 		}
-		padding := f.Let("attention_mask", f.To(in.attention, graph.Bool))
-		f.Drop(f.All(padding))
-		if !in.padded || b.Attention.Kernel == "flash" {
+		if !(in.padded || in.windowed()) || b.Attention.Kernel == "flash" {
 			return one(nil)
 		}
 		allowed := booleanMask(f, in, padding)

@@ -38,6 +38,19 @@ func layerNorm(d graph.DType, width int64) *graph.Module {
 	return m
 }
 
+// layerNormFor is nn.LayerNorm with or without a shift.
+func layerNormFor(d graph.DType, width int64, bias bool) *graph.Module {
+	if bias {
+		return layerNorm(d, width)
+	}
+	m := graph.NewModule("LayerNorm")
+	w := m.Param("weight", d, width)
+	m.Forward = func(f *graph.Frame, in ...*graph.Tensor) []*graph.Tensor {
+		return one(f.LayerNorm(in[0], w.T(), nil))
+	}
+	return m
+}
+
 // dropout is nn.Dropout.
 func dropout(p float64) *graph.Module {
 	m := graph.NewModule("Dropout")

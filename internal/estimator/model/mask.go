@@ -119,7 +119,11 @@ func booleanMask(f *graph.Frame, in maskInputs, padding *graph.Tensor) *graph.Te
 		if in.bidirectional {
 			allowed = func(f *graph.Frame) *graph.Tensor { return f.Compare(rows, nil) } // q_idx >= 0
 		}
-		if in.window > 0 {
+		switch {
+		case in.window > 0 && in.bidirectional:
+			near := func(f *graph.Frame) *graph.Tensor { return f.Compare(f.Abs(f.Sub(rows, columns)), nil) }
+			allowed = andMasks(near, allowed)
+		case in.window > 0:
 			near := func(f *graph.Frame) *graph.Tensor { return f.Compare(columns, f.AddScalar(rows)) }
 			allowed = andMasks(near, allowed)
 		}
