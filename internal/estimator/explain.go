@@ -242,6 +242,9 @@ func sample(log []moment, n int) []int {
 // shards are uneven it is the fullest.
 func (e *Estimate) count(plan *step.Plan) {
 	e.Parameters = Parameters{Total: plan.Total, Trainable: plan.Trainable, Active: plan.Total, PerRank: plan.PerRank}
+	if m := plan.Network.Mixture; m != nil {
+		e.Parameters.Active -= m.Idle
+	}
 	name := "every rank"
 	if plan.Uneven {
 		name = "every rank, at most"

@@ -59,6 +59,7 @@ func (w *Workspace) Run(job spec.Job, device spec.Device, co spec.Coefficients) 
 	e.explain(plan, played, co)
 	e.count(plan)
 	e.summarise(device)
+	e.loadExperts(plan)
 	return e, nil
 }
 

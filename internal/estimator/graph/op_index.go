@@ -120,11 +120,13 @@ func (f *Frame) IndexRows(x, indices *Tensor) *Tensor {
 		n.attrs.Shape = x.Shape
 	}
 	shape := indices.Shape
-	shape.D[shape.N] = x.Shape.D[1]
-	shape.N++
+	for _, size := range x.Shape.D[1:x.Shape.N] {
+		shape.D[shape.N] = size
+		shape.N++
+	}
 	out := f.alloc(shape, x.DType)
 	f.output(n, out, 0)
-	f.consume(indices)
+	f.consume(x, indices)
 	return f.produce(out)
 }
 

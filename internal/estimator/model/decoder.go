@@ -12,7 +12,7 @@ import (
 // decoderFamilies are the language models that predict the next token.
 func decoderFamilies() []Family {
 	return []Family{
-		llamaFamily, gpt2Family, qwen3Family, graniteFamily, olmoFamily, olmo2Family, gemmaFamily, gemma2Family, gemma3Family,
+		llamaFamily, mixtralFamily, gpt2Family, qwen3Family, qwen2MoeFamily, qwen3MoeFamily, olmoeFamily, graniteFamily, olmoFamily, olmo2Family, gemmaFamily, gemma2Family, gemma3Family,
 		cohereFamily, stablelmFamily, phiFamily, phi3Family, starcoder2Family, gptNeoXFamily, optFamily, bloomFamily, gptBigCodeFamily, gptNeoFamily, gptJFamily, falconFamily,
 	}
 }
@@ -56,6 +56,11 @@ type decoder struct {
 	// window is the width of that window; without local it is that of every
 	// layer, and 0 is none.
 	window int64
+	// mixed says that the layers are not all of a kind.
+	mixed bool
+	// unusedWindow says that a mask is made for layers with a window of nothing,
+	// which are not there.
+	unusedWindow bool
 	// What is done to the embeddings: scaled at once, dropped after the masks
 	// were made, scaledLate after the table of positions; nil is nothing.
 	scaled, dropped, scaledLate func(f *graph.Frame, embeds *graph.Tensor) *graph.Tensor
@@ -134,7 +139,7 @@ func (m *decoder) forward(b Build) func(f *graph.Frame, in ...*graph.Tensor) []*
 // run goes through the layers; where they are not all of a kind, through each
 // of them.
 func (m *decoder) run(f *graph.Frame) iter.Seq[*graph.Module] {
-	if m.local != nil {
+	if m.local != nil || m.mixed {
 		return slices.Values(m.layers)
 	}
 	return f.Layers(m.layers)
@@ -153,6 +158,10 @@ func (m *decoder) masks(f *graph.Frame, b Build, in maskInputs) {
 		in.window = m.window
 		m.ctx.slides = m.window > 0
 		m.ctx.mask = f.Let("causal_mask", causalMask(f, b, in))
+		if m.unusedWindow {
+			in.window = 1
+			f.Let("sliding_attention", causalMask(f, b, in))
+		}
 	default:
 		m.ctx.mask = f.Let("causal_mask", causalMask(f, b, in))
 		in.window = m.window

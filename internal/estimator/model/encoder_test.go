@@ -19,6 +19,7 @@ func TestParametersOfEncoders(t *testing.T) {
 	}{
 		{"bert-base masked", `{"model_type":"bert","architectures":["BertForMaskedLM"],"hidden_size":768,"intermediate_size":3072,"num_hidden_layers":12,"num_attention_heads":12,"vocab_size":30522}`, 109514298},
 		{"bert-base classifier", `{"model_type":"bert","architectures":["BertForSequenceClassification"],"hidden_size":768,"intermediate_size":3072,"num_hidden_layers":12,"num_attention_heads":12,"vocab_size":30522}`, 109483778},
+		{"modernbert-base", `{"model_type":"modernbert","architectures":["ModernBertForMaskedLM"],"hidden_size":768,"intermediate_size":1152,"num_hidden_layers":22,"num_attention_heads":12,"vocab_size":50368}`, 149655232},
 		{"small electra", `{"model_type":"electra","architectures":["ElectraForMaskedLM"],"hidden_size":64,"intermediate_size":256,"num_hidden_layers":2,"num_attention_heads":4,"vocab_size":1000,"max_position_embeddings":128,"embedding_size":32}`, 141448},
 		{"small distilbert", `{"model_type":"distilbert","architectures":["DistilBertForMaskedLM"],"dim":64,"hidden_dim":256,"n_layers":2,"n_heads":4,"vocab_size":1000,"max_position_embeddings":128}`, 177576},
 		{"small albert", `{"model_type":"albert","architectures":["AlbertForMaskedLM"],"hidden_size":64,"intermediate_size":256,"num_hidden_layers":2,"num_attention_heads":4,"vocab_size":1000,"max_position_embeddings":128,"embedding_size":32}`, 91464},

@@ -86,9 +86,14 @@ func newLlama(c Config, b Build) (*Network, error) {
 
 // newLlamaModel is the decoder of Llama with layers of a family's own.
 func newLlamaModel(l llamaConfig, b Build, layer func(l llamaConfig, b Build, ctx *llamaContext) *graph.Module) *decoder {
+	return newLlamaModelOf(l, b, func(_ int64, ctx *llamaContext) *graph.Module { return layer(l, b, ctx) })
+}
+
+// newLlamaModelOf is the same with layers that may differ.
+func newLlamaModelOf(l llamaConfig, b Build, layer func(i int64, ctx *llamaContext) *graph.Module) *decoder {
 	m := newDecoder(l.class + "Model")
 	m.embedTokens = m.Child("embed_tokens", embedding(b.DType, l.vocab, l.hidden))
-	m.stack("layers", l.layers, func(int64) *graph.Module { return layer(l, b, m.ctx) })
+	m.stack("layers", l.layers, func(i int64) *graph.Module { return layer(i, m.ctx) })
 	m.norm = m.Child("norm", l.norm(b.DType, l.hidden))
 	m.rotary = m.Child("rotary_emb", l.table(b, l.class+"RotaryEmbedding", l.headDim))
 	return m

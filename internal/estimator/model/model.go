@@ -106,8 +106,21 @@ type Network struct {
 	Head *graph.Module
 	// Embeddings is the input embedding: what enable_input_require_grads hooks.
 	Embeddings *graph.Module
+	// Mixture says how tokens go to experts; nil where there are none.
+	Mixture *Mixture
 	// MoreEmbeddings are further modules that look up input ids.
 	MoreEmbeddings []*graph.Module
+}
+
+// Mixture is the mixtures of experts in a network.
+type Mixture struct {
+	Experts, Chosen int64 // of a layer, and of them those that a token visits
+	// Idle is how many parameters a token does not pass: those of the experts it
+	// does not visit.
+	Idle int64
+	// Looped says that the experts run one after the other, each on the rows that
+	// chose it, so that sizes depend on how many those are.
+	Looped bool
 }
 
 // Outputs is what the model returns: whoever holds it keeps these alive.

@@ -78,7 +78,7 @@ func newModernBert(c Config, b Build) (*Network, error) {
 	root.Child("model", base.Module)
 	prediction := root.Child("head", modernbertHead(r, b.DType))
 	net := &Network{Root: root, Embeddings: base.words, Blocks: base.layers}
-	e := encoderHead{base: base.Module, batch: &base.batch, inline: true, first: head == sequenceClassification}
+	e := encoderHead{base: base.Module, batch: &base.batch, inline: head != maskedLM, first: head == sequenceClassification}
 	if head == maskedLM {
 		decoder := root.Child("decoder", linear(b.DType, r.hidden, r.vocab, r.decoderBias))
 		if r.tied {

@@ -1,5 +1,7 @@
 package spec
 
+import "fmt"
+
 // Parallelism is how the job is spread over ranks. Sizes that are unset are 1.
 type Parallelism struct {
 	Data             int         `json:"data,omitempty"`
@@ -86,6 +88,23 @@ type Zero struct {
 type ExpertLoad struct {
 	Kind   string
 	Factor float64
+}
+
+// The kinds of ExpertLoad.
+const (
+	BalancedLoad = "balanced"
+	WorstLoad    = "worst"
+)
+
+// String says it in a sentence.
+func (e ExpertLoad) String() string {
+	switch e.Kind {
+	case BalancedLoad:
+		return "evenly"
+	case WorstLoad:
+		return "as unevenly as can be"
+	}
+	return fmt.Sprintf("up to %g times the even share", e.Factor)
 }
 
 // Megatron is Megatron-LM's own settings.
