@@ -39,18 +39,25 @@ func record(jobFile, traceFile, name string) error {
 }
 
 // commonMarks leaves out the marks that only loops over several ranks set:
-// there the engine's load ends with "wrap", and its optimizer part with "end".
+// there the engine's load ends with "wrap", and its optimizer part with "end", or
+// in DeepSpeed's loop, which has no such mark, with the "optimizer" that did
+// something.
 func commonMarks(hs []happening) []happening {
 	if !slices.ContainsFunc(hs, func(h happening) bool { return h.mark == "wrap" }) {
 		return hs
 	}
+	ends := slices.ContainsFunc(hs, func(h happening) bool { return h.mark == "end" })
 	var out []happening
 	var freed []int64
-	for _, h := range hs {
+	for i, h := range hs {
 		freed = append(freed, h.freed...)
 		switch h.mark {
-		case "load", "batch", "clip", "optimizer":
+		case "load", "batch", "clip":
 			continue
+		case "optimizer":
+			if ends || hs[i-1].mark == "backward" {
+				continue
+			}
 		}
 		slices.Sort(freed)
 		h.freed, freed = freed, nil

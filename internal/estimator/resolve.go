@@ -128,9 +128,15 @@ func (r *resolver) precision() {
 	fill(r, &t.Method, "training.method", "full", true, "the default")
 	fill(r, &t.Precision, "training.precision", spec.PrecisionBF16Mixed, true, "the usual choice on cards that have bf16")
 	weights := spec.FP32
+	zero := shardedByZeRO(&r.job)
+	if zero && t.Precision.Pure() != spec.FP32 {
+		fill(r, &t.MasterWeights, "training.master_weights", "fp32", false, "ZeRO steps a copy of the weights in fp32")
+	}
 	why := "mixed precision trains fp32 weights unless the loader was told otherwise"
 	if d := t.Precision.Pure(); d != "" {
 		weights, why = d, "everything is in the precision's type"
+	} else if zero {
+		weights, why = t.Precision.Mixed(), "DeepSpeed casts the module to it"
 	} else if t.Method != "full" {
 		weights, why = t.Precision.Mixed(), "a frozen base is usually loaded in the compute type"
 	}
@@ -142,6 +148,9 @@ func (r *resolver) optimizer() {
 	hf := r.job.Runtime.Trainer == "hf" || r.job.Runtime.Trainer == "trl"
 	fill(r, &o.Name, "training.optimizer.name", "adamw", false, "the default")
 	library, form := step.UsualLibrary(o)
+	if library == "torch" && r.job.Runtime.Trainer == "deepspeed" && (o.Name == "adamw" || o.Name == "adam") {
+		library, form = "deepspeed", "fused"
+	}
 	fill(r, &o.Library, "training.optimizer.library", library, false, "the usual implementation")
 	bits := 32
 	if o.Library == "torchao" && !o.CPUOffload {
@@ -240,7 +249,7 @@ func (r *resolver) activations() {
 			r.assume(s.path, true, false, "the default")
 		}
 	}
-	if r.job.Runtime.Trainer == "plain" && r.job.Runtime.HoldsOutputs == spec.Auto {
+	if trainer := r.job.Runtime.Trainer; (trainer == "plain" || trainer == "deepspeed") && r.job.Runtime.HoldsOutputs == spec.Auto {
 		r.job.Runtime.HoldsOutputs = spec.On
 		r.assume("runtime.holds_outputs", true, true, "a loop that assigns outputs = model(...) keeps them until the next assignment")
 	}
@@ -299,6 +308,7 @@ func (r *resolver) parallelism() {
 	}
 	fill(r, &p.Sharding, "parallelism.sharding", sharding, p.Data > 1, "data parallelism without sharding")
 	r.fsdp()
+	r.zero()
 	fill(r, &r.job.Target.Count, "target.count", p.Ranks(), false, "the product of the parallel dimensions")
 }
 

@@ -23,8 +23,8 @@ func TestSpread(t *testing.T) {
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			r := test.spread.around(10 * units.GiB)
-			require.InDelta(t, test.low, (r.Low - 10*units.GiB).GiB()*1024, 1)
-			require.InDelta(t, test.high, (r.High - 10*units.GiB).GiB()*1024, 1)
+			require.InDelta(t, test.low, (r.Low-10*units.GiB).GiB()*1024, 1)
+			require.InDelta(t, test.high, (r.High-10*units.GiB).GiB()*1024, 1)
 		})
 	}
 }

@@ -42,7 +42,9 @@ func beyond(j *spec.Job) fault.Fields {
 	oneOf("training.method", t.Method, "full", "lora", "dora")
 	oneOf("training.precision", string(t.Precision), "fp32", "tf32", "bf16", "fp16", "bf16-mixed", "fp16-mixed")
 	oneOf("training.weights_dtype", string(t.WeightsDType), "fp32", "bf16", "fp16")
-	oneOf("training.master_weights", t.MasterWeights, "none")
+	if !zero(p) {
+		oneOf("training.master_weights", t.MasterWeights, "none")
+	}
 	oneOf("training.objective", t.Objective, "sft", "pretrain", "classification", "segmentation", "diffusion")
 	oneOf("training.memory_format", t.MemoryFormat, "contiguous", channelsLast)
 	oneOf("training.packing", t.Packing, "none", "concatenated")
@@ -59,7 +61,7 @@ func beyond(j *spec.Job) fault.Fields {
 	oneOf("training.loss", t.Loss.Kind, "default", fusedLinear)
 	oneOf("training.reference_model", t.ReferenceModel, "none")
 	oneOf("training.checkpoint_save", t.CheckpointSave, "none")
-	oneOf("parallelism.sharding", p.Sharding, "none", "ddp", "fsdp")
+	oneOf("parallelism.sharding", p.Sharding, "none", "ddp", "fsdp", "zero1", "zero2", "zero3")
 	one("parallelism.tensor", p.Tensor)
 	one("parallelism.pipeline", p.Pipeline)
 	one("parallelism.context", p.Context)
@@ -82,10 +84,11 @@ func beyond(j *spec.Job) fault.Fields {
 	absent("training.evaluation", t.Evaluation != nil)
 	absent("training.generation", t.Generation != nil)
 	absent("training.load", t.Load != nil)
-	absent("parallelism.offload", len(p.Offload) > 0 && !offloadsFSDP1(j) && !offloadsGradients(j))
+	absent("parallelism.offload", len(p.Offload) > 0 && !offloadsFSDP1(j) && !offloadsGradients(j) && !zero(p))
 	for i, m := range t.ModulesToTrain {
 		f.Add(fmt.Sprintf("training.modules_to_train[%d]", i), m, "nothing: it is not modelled", "")
 	}
+	f = append(f, beyondZeRO(j)...)
 	return append(f, beyondFSDP(j)...)
 }
 

@@ -61,6 +61,8 @@ func optimizers() map[optimizerKey]func(o *spec.Optimizer) Stepper {
 		{"adagrad", "torch", "for-loop"}:      newAdagrad(adagradForLoop),
 		{"adafactor", "torch", "foreach"}:     newTorchAdafactor(true),
 		{"adafactor", "torch", "for-loop"}:    newTorchAdafactor(false),
+		{"adamw", deepSpeedLibrary, "fused"}:  newAdam(adamDeepSpeed),
+		{"adam", deepSpeedLibrary, "fused"}:   newAdam(adamDeepSpeed),
 		{"adafactor", "transformers", ""}:     newAdafactor,
 		{"adamw", "bitsandbytes", ""}:         newBitsAndBytes(2),
 		{"adam", "bitsandbytes", ""}:          newBitsAndBytes(2),

@@ -12,9 +12,10 @@ import (
 var adamRule = &graph.Rule{Name: "adam", Source: "torch/optim/adam.py"}
 
 var (
-	adamForeach = elementwise{rule: adamRule, slots: 2, update: multiTensor(1)} // exp_avg_sq_sqrt
-	adamFused   = elementwise{rule: adamRule, slots: 2, onDevice: true, scaled: true, update: noTemporaries}
-	adamForLoop = elementwise{rule: adamRule, slots: 2, update: adamOneByOne}
+	adamForeach   = elementwise{rule: adamRule, slots: 2, update: multiTensor(1)} // exp_avg_sq_sqrt
+	adamFused     = elementwise{rule: adamRule, slots: 2, onDevice: true, scaled: true, update: noTemporaries}
+	adamDeepSpeed = elementwise{rule: adamRule, slots: 2, update: noTemporaries} // FusedAdam, whose step count is a number
+	adamForLoop   = elementwise{rule: adamRule, slots: 2, update: adamOneByOne}
 )
 
 func newAdam(form elementwise) func(*spec.Optimizer) Stepper {

@@ -102,7 +102,7 @@ func compile(memory *graph.Memory, job spec.Job, device graph.Device, everyLayer
 	if err != nil {
 		return nil, err
 	}
-	if everyLayer || newDDP(r) != nil || r.shards != nil || r.hooksGradients() { // their hooks want every gradient
+	if everyLayer || newDDP(r) != nil || r.shards != nil || r.engine != nil || r.hooksGradients() { // their hooks want every gradient
 		r.M.RunEveryLayer()
 	}
 	r.load()
@@ -155,6 +155,7 @@ type Run struct {
 	quantized bool // the base is
 	ddp       *ddp // nil on one rank
 	shards    sharding
+	engine    *deepSpeed // nil where there is none
 	// lastMicro is set during the micro batch whose gradients are exchanged.
 	lastMicro bool
 	phase     Phase
@@ -187,6 +188,7 @@ func newRun(memory *graph.Memory, job spec.Job, device graph.Device) (*Run, erro
 			r.ParamGroups = [][]*graph.Param{r.Params, nil}
 		}
 	}
+	r.engine = newDeepSpeed(r)
 	r.Optimizer, err = newOptimizer(r)
 	return r, err
 }
@@ -225,7 +227,9 @@ func (r *Run) build(family *model.Family, config *model.Config) error {
 
 // load moves the model to the card.
 func (r *Run) load() {
-	if r.shards != nil {
+	if r.engine != nil {
+		r.engine.zero.load(r)
+	} else if r.shards != nil {
 		r.shards.load(r)
 	} else if r.quantized {
 		loadQuantized(r)
@@ -246,10 +250,13 @@ func (r *Run) load() {
 
 // perRank is the number of parameters the rank keeps.
 func (r *Run) perRank() int64 {
-	if r.shards == nil {
-		return r.total
+	switch {
+	case r.engine != nil:
+		return r.engine.zero.numel()
+	case r.shards != nil:
+		return r.shards.numel()
 	}
-	return r.shards.numel()
+	return r.total
 }
 
 // step writes down one optimizer step. Micro batches between the first and the

@@ -19,10 +19,11 @@ type trainer interface {
 // trainers lists the loops by their public name.
 func trainers() map[string]func() trainer {
 	return map[string]func() trainer{
-		"hf":       func() trainer { return &hfLoop{loss: (*hfLoop).computeLoss} },
-		"mmengine": func() trainer { return mmengineLoop{} },
-		"plain":    func() trainer { return &plainLoop{} },
-		"trl":      func() trainer { return &hfLoop{loss: (*hfLoop).computeTRLLoss} },
+		"deepspeed": func() trainer { return &deepSpeedLoop{} },
+		"hf":        func() trainer { return &hfLoop{loss: (*hfLoop).computeLoss} },
+		"mmengine":  func() trainer { return mmengineLoop{} },
+		"plain":     func() trainer { return &plainLoop{} },
+		"trl":       func() trainer { return &hfLoop{loss: (*hfLoop).computeTRLLoss} },
 	}
 }
 

@@ -40,7 +40,7 @@ func (r *Run) forward(n int) *graph.Tensor {
 	f := r.Loop
 	var out model.Outputs
 	run := func() { out = r.callModel(f, func() model.Outputs { return r.Net.Forward(f, r.Batch) }) }
-	if d := r.Job.Training.Precision.Mixed(); d != "" && r.shards == nil { // which has a policy instead
+	if d := r.Job.Training.Precision.Mixed(); d != "" && r.shards == nil && r.engine == nil { // which have types of their own instead
 		f.Autocast(DTypeOf(d), run)
 	} else {
 		run()
@@ -63,7 +63,10 @@ func (r *Run) callModel(f *graph.Frame, forward func() model.Outputs) model.Outp
 	if r.ddp != nil {
 		r.ddp.beforeForward(r)
 	}
-	if r.shards != nil {
+	switch {
+	case r.engine != nil:
+		return r.engine.zero.call(r, f, forward)
+	case r.shards != nil:
 		return r.shards.call(r, f, forward)
 	}
 	return forward()
@@ -82,6 +85,9 @@ func (r *Run) backward(loss *graph.Tensor) {
 
 // scaling reports whether a GradScaler is on.
 func (r *Run) scaling() bool {
+	if r.engine != nil { // which scales by a number of its own
+		return false
+	}
 	switch r.Job.Training.GradScaler {
 	case spec.On:
 		return true
