@@ -97,6 +97,7 @@ func (m *Machine) evaluate(n *Node, queue *ready) {
 	m.module, m.rule = n.module, n.rule
 	restored := m.restore(n)
 	dOut := n.gradients()
+	m.readsBack(n, dOut)
 	var out Grads
 	var many []*Tensor
 	defined := false
@@ -212,6 +213,7 @@ func (m *Machine) addTo(sum, g *Tensor) *Tensor {
 		return g
 	}
 	if m.sumsInPlace() && m.storages[sum.storage].refs == 1 && !sum.view && sum.dense() {
+		m.touches(3 * int64(sum.Bytes()))
 		m.release(g)
 		return sum
 	}
@@ -234,6 +236,7 @@ func (m *Machine) accumulate(l *Leaf) {
 	taken := false
 	switch {
 	case l.Grad != nil:
+		m.touches(int64(2*l.Grad.Bytes() + g.Bytes()))
 	case m.storages[g.storage].refs == 1 && sameLayout(g, l.Tensor):
 		l.Grad, taken = g, true
 	default:

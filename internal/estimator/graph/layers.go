@@ -111,6 +111,7 @@ func (m *Machine) fillIn(events []allocator.Event) []allocator.Event {
 		}
 		s.makeStorages()
 		events, bounds = s.emit(events, bounds)
+		m.repeatWork(r.tag+template, s.copies())
 		s.own()
 	}
 	return events

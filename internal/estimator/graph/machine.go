@@ -59,6 +59,7 @@ type Machine struct {
 	blas         blas
 	convolved    bool     // there was a convolution
 	convOperands int64    // the most that one's operands come to
+	work         *Work    // what is computed, where somebody asked
 	cat          Category // of the next allocations
 	module       int32    // index of the module that runs
 	rule         *Rule    // the op that runs
@@ -164,6 +165,7 @@ func (m *Machine) allocStorage(bytes int64, cat Category) storageID {
 	id := storageID(len(m.storages))
 	m.storages = append(m.storages, storage{bytes: bytes, refs: 1, cat: cat, block: id})
 	m.made = append(m.made, Origin{Module: m.module, Rule: m.rule})
+	m.wrote(bytes, cat)
 	if m.ghost {
 		m.storages[id].block = ghostBlock
 		return id

@@ -6,6 +6,8 @@ package graph
 type Rule struct {
 	Name   string // ATen's name
 	Source string // where the behaviour was read
+	// Product says that its kernels are products, which note their own work.
+	Product bool
 	// Backward allocates the gradients of the node's inputs in the order the
 	// generated autograd code does. It borrows dOut and returns gradients it
 	// hands over; a gradient passed through unchanged is returned by
@@ -98,6 +100,7 @@ func edgeTo(t *Tensor) edge {
 // as generated autograd code does.
 func (m *Machine) record(r *Rule, in ...*Tensor) *Node {
 	m.rule = r
+	m.reads(in...)
 	if m.noGrad {
 		return nil
 	}

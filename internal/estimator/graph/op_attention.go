@@ -27,6 +27,10 @@ func (f *Frame) ScaledDotProductAttention(q, k, v, mask *Tensor, a Attention) *T
 // attend runs the backend for arguments that the caller holds.
 func (f *Frame) attend(q, k, v, mask *Tensor, a Attention) *Tensor {
 	backend := f.chooseAttention(q, k, v, mask, a)
+	if f.work != nil {
+		f.work.ahead = !a.Causal
+		defer func() { f.work.ahead = false }()
+	}
 	switch {
 	case backend == flashAttention:
 		return f.paddedFlash(q, k, v, a.Dropout)

@@ -1,6 +1,6 @@
 package graph
 
-var cudnnAttentionRule = &Rule{Name: "_scaled_dot_product_cudnn_attention", Source: "aten/src/ATen/native/transformers/cuda/attention.cu:_cudnn_attention_forward", Backward: cudnnAttentionBackward}
+var cudnnAttentionRule = &Rule{Name: "_scaled_dot_product_cudnn_attention", Product: true, Source: "aten/src/ATen/native/transformers/cuda/attention.cu:_cudnn_attention_forward", Backward: cudnnAttentionBackward}
 
 // cudnnAttention is cuDNN's kernel: it keeps queries, keys, values, mask, its
 // result, the log-sum-exp of each query and two random-number states.
@@ -12,6 +12,7 @@ func (f *Frame) cudnnAttention(q, k, v, mask *Tensor) *Tensor {
 	}
 	seed, offset := f.alloc(D(), I64), f.alloc(D(), I64)
 	out := f.allocHeads(q, q.DType)
+	f.attends(n, q, k)
 	lse := f.alloc(D(q.Shape.D[0], q.Shape.D[1], q.Shape.D[2]), F32)
 	f.output(n, out, 0)
 	f.save(n, out, lse, seed, offset)
@@ -28,6 +29,7 @@ func cudnnAttentionBackward(m *Machine, n *Node, dOut []*Tensor) Grads {
 		g[i] = m.resultLike(t.Shape, t.DType, t)
 		g[i].view = true
 	}
+	m.attendsBack(n, q, k)
 	m.scratch(cudnnWorkspace(q), Temporaries)
 	return g
 }

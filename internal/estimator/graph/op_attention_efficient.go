@@ -2,7 +2,7 @@ package graph
 
 import "memplan/internal/estimator/spec"
 
-var efficientRule = &Rule{Name: "_scaled_dot_product_efficient_attention", Source: "aten/src/ATen/native/transformers/cuda/attention.cu:_efficient_attention_forward", Backward: efficientBackward}
+var efficientRule = &Rule{Name: "_scaled_dot_product_efficient_attention", Product: true, Source: "aten/src/ATen/native/transformers/cuda/attention.cu:_efficient_attention_forward", Backward: efficientBackward}
 
 // seedOnCardSince is when the kernel's random-number state without dropout
 // began to lie on the card.
@@ -28,6 +28,7 @@ func (f *Frame) efficientAttention(q, k, v, mask *Tensor, dropout float64) *Tens
 		rows = roundUp(s, 32)
 		n.attrs.Flag = dropout > 0
 	}
+	f.attends(n, q, k)
 	lse := f.alloc(D(b, h, rows), F32)
 	if v.Shape.D[3] > 128 && q.DType != F32 { // the accumulator does not fit registers
 		f.release(f.alloc(out.Shape, F32))
@@ -57,6 +58,7 @@ func efficientBackward(m *Machine, n *Node, dOut []*Tensor) Grads {
 		g[i].Shape, g[i].Stride = swapped(g[i].Shape, 1, 2), swapped(g[i].Stride, 1, 2)
 		g[i].view = true
 	}
+	m.attendsBack(n, q, k)
 	if n.wants(3) {
 		g[3] = m.biasGrad(n.in[3].meta)
 	}

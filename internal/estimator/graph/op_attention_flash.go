@@ -6,7 +6,7 @@ import (
 	"memplan/internal/estimator/spec"
 )
 
-var flashRule = &Rule{Name: "_scaled_dot_product_flash_attention", Source: "aten/src/ATen/native/transformers/cuda/flash_attn/flash_api.cpp", Backward: flashBackward}
+var flashRule = &Rule{Name: "_scaled_dot_product_flash_attention", Product: true, Source: "aten/src/ATen/native/transformers/cuda/flash_attn/flash_api.cpp", Backward: flashBackward}
 
 // paddedFlash runs flash attention on heads whose width is a multiple of 8:
 // others are padded first and the result is cut again.
@@ -35,6 +35,7 @@ func (f *Frame) FlashAttention(q, k, v *Tensor, dropout float64) *Tensor {
 	out := f.allocHeads(q, q.DType)
 	lse := f.alloc(D(q.Shape.D[0], q.Shape.D[1], q.Shape.D[2]), F32)
 	splits := f.flashSplits(q, k, dropout)
+	f.attends(n, q, k)
 	kept := append([]*Tensor{out, lse}, f.flashState(dropout)...)
 	f.letGo(splits...)
 	f.output(n, out, 0)
@@ -121,6 +122,7 @@ func flashBackward(m *Machine, n *Node, dOut []*Tensor) Grads {
 		g[i] = m.allocHeads(t, t.DType)
 		g[i].view = true
 	}
+	m.attendsBack(n, q, k)
 	rows := roundUp(s, 128)
 	temps = append(temps, m.alloc(D(b, h, rows), F32), m.alloc(D(b, rows, h, roundUp(d, 32)), F32))
 	if k.Shape.D[1] != h {

@@ -10,7 +10,7 @@ type Conv struct {
 	Transposed                               bool
 }
 
-var convRule = &Rule{Name: "convolution", Source: "aten/src/ATen/native/Convolution.cpp:convolution_backward", Backward: convBackward}
+var convRule = &Rule{Name: "convolution", Product: true, Source: "aten/src/ATen/native/Convolution.cpp:convolution_backward", Backward: convBackward}
 
 // Convolution is F.conv1d, conv2d or conv3d, or a transposed one. Input and
 // weight are kept, under autocast their casts. cuDNN computes with channels
@@ -31,6 +31,10 @@ func (f *Frame) Convolution(x, weight, bias *Tensor, c Conv) *Tensor {
 	out := f.allocFormat(c.outputShape(xs.Shape, ws.Shape), xs.DType, last)
 	filter := f.inFormat(ws, last)
 	f.convWorkspace(last, xs, ws, out)
+	f.convolves(xs, ws, out, c.Groups)
+	if n != nil {
+		n.attrs.I = c.Groups
+	}
 	f.output(n, out, 0)
 	f.letGo(filter, image, xs, ws, bs)
 	return f.produce(out)
@@ -103,6 +107,7 @@ func (m *Machine) imageGradient(n *Node, x, w, dy *Tensor) *Tensor {
 	g := m.allocFormat(x.Shape, dy.DType, last)
 	dense, filter := m.inFormat(dy, last), m.inFormat(w, last)
 	m.convWorkspace(last, x, w, dy)
+	m.convolves(x, w, dy, n.attrs.I)
 	m.letGo(filter, dense)
 	return g
 }
@@ -116,6 +121,7 @@ func (m *Machine) filterGradient(n *Node, x, w, dy *Tensor) *Tensor {
 	dense, image := m.inFormat(dy, last), m.inFormat(x, last)
 	g := m.allocFormat(w.Shape, dy.DType, last)
 	m.convWorkspace(last, x, w, dy)
+	m.convolves(x, w, dy, n.attrs.I)
 	m.letGo(image, dense)
 	return g
 }

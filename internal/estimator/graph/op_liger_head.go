@@ -86,8 +86,11 @@ func (h *linearCrossEntropy) chunk(from, to int64) {
 	x := f.own1(f.Slice(h.input, 0, from, to))
 	logits := h.logits
 	if logits != nil {
+		rows, width, vocabulary := x.Shape.D[0], x.Shape.D[1], h.weight.Shape.D[0]
 		f.gemm()
+		f.multiplies(x.DType, 1, rows, width, vocabulary)
 		f.gemm()
+		f.multiplies(x.DType, 1, rows, vocabulary, width)
 	} else {
 		transposed := f.Transpose(h.weight, 0, 1)
 		f.As(Logits, func() { logits = f.own1(f.MatmulMatrix(x, transposed)) })
@@ -113,6 +116,7 @@ func (h *linearCrossEntropy) addToWeight(x, logits *Tensor) {
 	if half && (h.gradWeight.DType == logits.DType || h.gradWeight.DType == F32 && f.Versions.Torch.AtLeast(wideResultSince)) {
 		cast := f.own1(f.To(x, logits.DType))
 		f.gemm()
+		f.multiplies(cast.DType, 1, logits.Shape.D[1], logits.Shape.D[0], x.Shape.D[1])
 		f.release(cast)
 		return
 	}

@@ -3,7 +3,7 @@ package graph
 // Matrix products (aten/src/ATen/native/cuda/Blas.cpp). Operands are cast to
 // autocast's type, the last argument first, as its wrapper evaluates them.
 
-var linearRule = &Rule{Name: "linear", Source: "aten/src/ATen/native/Linear.cpp; FunctionsManual.cpp:mm_mat1_backward", Backward: linearBackward}
+var linearRule = &Rule{Name: "linear", Product: true, Source: "aten/src/ATen/native/Linear.cpp; FunctionsManual.cpp:mm_mat1_backward", Backward: linearBackward}
 
 // Linear is F.linear: x times the transposed weight, and a bias. The input is
 // kept when the weight needs a gradient, the weight when the input does; under
@@ -36,6 +36,7 @@ func (f *Frame) linear(xs, ws, bs *Tensor) *Tensor {
 	f.saveOperands(n, flat, ws)
 	out := f.alloc(xs.Shape.With(-1, ws.Shape.D[0]), xs.DType)
 	f.product(bs != nil)
+	f.multiplies(xs.DType, 1, flat.Numel()/flat.Shape.At(-1), flat.Shape.At(-1), ws.Shape.D[0])
 	f.output(n, out, 0)
 	if n != nil {
 		n.attrs.Shape = flat.Shape
@@ -104,11 +105,13 @@ func linearBackward(m *Machine, n *Node, dOut []*Tensor) Grads {
 	if biased && n.attrs.Shape.N > 2 {
 		x, w = 2, 1
 	}
+	inner := n.attrs.Shape.At(-1)
 	weight := func() {
 		if n.wants(w) {
 			g[w] = m.allocLike(n.in[w].meta, rows.DType)
 			g[w].view = true // the transpose of what was computed
 			m.gemm()
+			m.multiplies(rows.DType, 1, width, rows.Shape.D[0], inner)
 		}
 	}
 	if !biased {
@@ -118,6 +121,7 @@ func linearBackward(m *Machine, n *Node, dOut []*Tensor) Grads {
 		g[x] = m.alloc(n.attrs.Shape, rows.DType)
 		g[x].view = n.attrs.Shape.N > 2
 		m.gemm()
+		m.multiplies(rows.DType, 1, rows.Shape.D[0], width, inner)
 	}
 	if biased {
 		weight()
@@ -129,12 +133,13 @@ func linearBackward(m *Machine, n *Node, dOut []*Tensor) Grads {
 	return g
 }
 
-var addmmRule = &Rule{Name: "addmm", Source: "derivatives.yaml:addmm", Backward: func(m *Machine, n *Node, dOut []*Tensor) Grads {
+var addmmRule = &Rule{Name: "addmm", Product: true, Source: "derivatives.yaml:addmm", Backward: func(m *Machine, n *Node, dOut []*Tensor) Grads {
 	var g Grads
 	for i, shape := range []Dims{D(n.attrs.Shape.D[0], n.attrs.Shape.D[1]), D(n.attrs.Shape.D[1], n.attrs.Shape.D[2])} {
 		if n.wants(i) {
 			g[i] = m.alloc(shape, dOut[0].DType)
 			m.gemm()
+			m.multiplies(dOut[0].DType, 1, n.attrs.Shape.D[0], n.attrs.Shape.D[1], n.attrs.Shape.D[2])
 		}
 	}
 	if n.wants(2) {
@@ -157,12 +162,13 @@ func (f *Frame) Addmm(bias, a, b *Tensor) *Tensor {
 	}
 	out := f.alloc(D(as.Shape.D[0], bs.Shape.D[1]), as.DType)
 	f.gemmLt()
+	f.multiplies(as.DType, 1, as.Shape.D[0], as.Shape.D[1], bs.Shape.D[1])
 	f.output(n, out, 0)
 	f.letGo(as, bs, cs)
 	return f.produce(out)
 }
 
-var bmmRule = &Rule{Name: "bmm", Source: "derivatives.yaml:bmm", Backward: func(m *Machine, n *Node, dOut []*Tensor) Grads {
+var bmmRule = &Rule{Name: "bmm", Product: true, Source: "derivatives.yaml:bmm", Backward: func(m *Machine, n *Node, dOut []*Tensor) Grads {
 	var g Grads
 	b, rows, inner, cols := n.attrs.Shape.D[0], n.attrs.Shape.D[1], n.attrs.Shape.D[2], n.attrs.Shape.D[3]
 	for i := 1; i >= 0; i-- { // "mat2" before "self"
@@ -175,6 +181,7 @@ var bmmRule = &Rule{Name: "bmm", Source: "derivatives.yaml:bmm", Backward: func(
 		}
 		g[i] = m.alloc(shape, dOut[0].DType)
 		m.bgemm(dOut[0])
+		m.multiplies(dOut[0].DType, b, rows, inner, cols)
 	}
 	return g
 }}
@@ -188,6 +195,7 @@ func (f *Frame) bmm(a, b *Tensor) *Tensor {
 	}
 	out := f.alloc(D(a.Shape.D[0], a.Shape.D[1], b.Shape.D[2]), a.DType)
 	f.bgemm(a, b)
+	f.multiplies(a.DType, a.Shape.D[0], a.Shape.D[1], a.Shape.D[2], b.Shape.D[2])
 	f.output(n, out, 0)
 	f.consume(a, b)
 	return f.produce(out)
@@ -233,7 +241,7 @@ func (f *Frame) Matmul(a, b *Tensor) *Tensor {
 	return out
 }
 
-var baddbmmRule = &Rule{Name: "baddbmm", Source: "derivatives.yaml:baddbmm", Backward: func(m *Machine, n *Node, dOut []*Tensor) Grads {
+var baddbmmRule = &Rule{Name: "baddbmm", Product: true, Source: "derivatives.yaml:baddbmm", Backward: func(m *Machine, n *Node, dOut []*Tensor) Grads {
 	var g Grads
 	b, rows, inner, cols := n.attrs.Shape.D[0], n.attrs.Shape.D[1], n.attrs.Shape.D[2], n.attrs.Shape.D[3]
 	for i, shape := range []Dims{D(b, rows, inner), D(b, inner, cols)} {
@@ -242,6 +250,7 @@ var baddbmmRule = &Rule{Name: "baddbmm", Source: "derivatives.yaml:baddbmm", Bac
 		}
 		product := m.alloc(shape, dOut[0].DType)
 		m.bgemm(dOut[0])
+		m.multiplies(dOut[0].DType, b, rows, inner, cols)
 		g[i] = m.allocLike(product, product.DType) // times alpha
 		m.release(product)
 	}
@@ -263,21 +272,24 @@ func (f *Frame) Baddbmm(bias, a, b *Tensor) *Tensor {
 	}
 	out := f.alloc(D(as.Shape.D[0], as.Shape.D[1], bs.Shape.D[2]), as.DType)
 	f.bgemm(as, bs)
+	f.multiplies(as.DType, as.Shape.D[0], as.Shape.D[1], as.Shape.D[2], bs.Shape.D[2])
 	f.output(n, out, 0)
 	f.letGo(as, bs, cs)
 	return f.produce(out)
 }
 
-var mmRule = &Rule{Name: "mm", Source: "FunctionsManual.cpp:mm_mat2_backward", Backward: func(m *Machine, n *Node, dOut []*Tensor) Grads {
+var mmRule = &Rule{Name: "mm", Product: true, Source: "FunctionsManual.cpp:mm_mat2_backward", Backward: func(m *Machine, n *Node, dOut []*Tensor) Grads {
 	var g Grads
 	if n.wants(1) { // "mat2" before "self"
 		g[1] = m.allocLike(n.in[1].meta, dOut[0].DType)
 		g[1].view = true
 		m.gemm()
+		m.multiplies(dOut[0].DType, 1, n.attrs.Shape.D[1], n.attrs.Shape.D[0], dOut[0].Shape.D[1])
 	}
 	if n.wants(0) {
 		g[0] = m.alloc(n.attrs.Shape, dOut[0].DType)
 		m.gemm()
+		m.multiplies(dOut[0].DType, 1, n.attrs.Shape.D[0], dOut[0].Shape.D[1], n.attrs.Shape.D[1])
 	}
 	return g
 }}
@@ -299,6 +311,7 @@ func (f *Frame) MatmulMatrix(a, b *Tensor) *Tensor {
 	}
 	out := f.alloc(D(left.Shape.D[0], bs.Shape.D[1]), left.DType)
 	f.gemm()
+	f.multiplies(left.DType, 1, left.Shape.D[0], left.Shape.D[1], bs.Shape.D[1])
 	f.output(n, out, 0)
 	f.letGo(left, bs)
 	result := f.View(f.produce(out), shape.Slice()...)

@@ -28,7 +28,7 @@ const (
 var (
 	quantizeRule   = &Rule{Name: "quantize_4bit", Source: "bitsandbytes/functional.py:quantize_4bit"}
 	dequantizeRule = &Rule{Name: "dequantize_4bit", Source: "bitsandbytes/functional.py:dequantize_4bit"}
-	matmul4bitRule = &Rule{Name: "MatMul4Bit", Source: "bitsandbytes/autograd/_functions.py:MatMul4Bit"}
+	matmul4bitRule = &Rule{Name: "MatMul4Bit", Product: true, Source: "bitsandbytes/autograd/_functions.py:MatMul4Bit"}
 	recastRule     = &Rule{Name: "to", Source: "torch/Tensor.data"}
 )
 
@@ -134,6 +134,7 @@ func (f *Frame) MatMul4Bit(x *Tensor, w *Param, bias *Tensor) *Tensor {
 		case f.fusedGEMM(x, w):
 			f.rule = matmul4bitRule
 			out = f.produce(f.alloc(x.Shape.With(-1, w.Shape.D[0]), x.DType))
+			f.multiplies(x.DType, 1, x.Numel()/x.Shape.At(-1), x.Shape.At(-1), w.Shape.D[0])
 		default:
 			out = f.dequantLinear(x, w, bias)
 		}
@@ -165,6 +166,7 @@ func (m *Machine) matmul4bitBackward(n *Node, w *Param, dOut *Tensor) Grads {
 	rows := m.reshaped(dOut, D(dOut.Numel()/dOut.Shape.At(-1), dOut.Shape.At(-1)))
 	g := m.alloc(n.in[0].meta.Shape, dOut.DType)
 	m.gemm()
+	m.multiplies(dOut.DType, 1, rows.Shape.D[0], rows.Shape.D[1], w.Shape.D[1])
 	m.letGo(rows, whole)
 	return Grads{g}
 }

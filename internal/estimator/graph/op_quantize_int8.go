@@ -79,6 +79,7 @@ func (m *Machine) matmul8bitBackward(n *Node, w *Param, dOut *Tensor) Grads {
 	g := m.alloc(x.Shape, x.DType)
 	g.view = true
 	m.gemm()
+	m.multiplies(x.DType, 1, rows.Shape.D[0], width, w.Shape.D[1])
 	m.letGo(rows, whole)
 	return Grads{g}
 }

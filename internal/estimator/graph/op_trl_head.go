@@ -85,6 +85,7 @@ func (h *logProbHead) tiles(named bool, products int) []*Tensor {
 			weight = columns
 			for range products {
 				h.gemm()
+				h.multiplies(h.compute, 1, hidden.Shape.D[0], hidden.Shape.D[1], weight.Shape.D[0])
 			}
 			if !named {
 				h.letGo(weight)
