@@ -56,26 +56,38 @@ type Workspace struct {
 // run replays a plan. The returned replay has an OOM when it did not complete;
 // it is good until the next run.
 func (w *Workspace) run(plan *step.Plan, cfg allocator.Config) (*replay, error) {
+	r := &replay{log: slices.Grow(w.log[:0], countEvents(plan.Program))}
+	err := w.replay(r, plan, cfg, &allocator.Watcher{Event: r.event, Mark: r.mark, Carry: r.carry})
+	w.log = r.log
+	return r, err
+}
+
+// peaks replays a plan for its peaks alone: without limit, and with no log.
+func (w *Workspace) peaks(plan *step.Plan, cfg allocator.Config) (allocator.Stats, error) {
+	var r replay
+	err := w.replay(&r, plan, cfg, &allocator.Watcher{Mark: r.mark})
+	return r.stats, err
+}
+
+// replay runs a plan in the workspace's allocator, watched.
+func (w *Workspace) replay(r *replay, plan *step.Plan, cfg allocator.Config, watch *allocator.Watcher) error {
 	cfg.Settles = true
 	if w.allocator == nil {
 		w.allocator = allocator.New(cfg)
 	} else {
 		w.allocator.Reset(cfg)
 	}
-	r := &replay{log: slices.Grow(w.log[:0], countEvents(plan.Program))}
-	watch := &allocator.Watcher{Event: r.event, Mark: r.mark, Carry: r.carry}
 	var err error
 	for _, part := range plan.Program {
 		if err = r.rounds(w.allocator, part, watch); err != nil {
 			break
 		}
 	}
-	w.log = r.log
 	r.stats = w.allocator.Stats()
 	if errors.As(err, &r.oom) {
-		return r, nil
+		return nil
 	}
-	return r, err
+	return err
 }
 
 // rounds runs a part as often as it repeats, or until a repetition raises no

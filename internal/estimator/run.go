@@ -42,8 +42,20 @@ func (w *Workspace) Run(job spec.Job, device spec.Device, co spec.Coefficients) 
 		return nil, err
 	}
 	e.measure(plan, played, outside)
-	e.Peak.Required = required + outside
-	e.correct(co.EngineBias.Mean, outside)
+	co = e.conclude(plan, device, co, required)
+	e.explain(plan, played, co)
+	e.count(plan)
+	e.summarise(device)
+	e.loadExperts(plan)
+	return e, nil
+}
+
+// conclude sets what the job requires, the doubts about it and the verdict. It
+// returns the coefficients with the engine's own error as wide as the plan asks
+// for.
+func (e *Estimate) conclude(plan *step.Plan, device spec.Device, co spec.Coefficients, required units.Bytes) spec.Coefficients {
+	e.Peak.Required = required + co.Outside()
+	e.correct(co.EngineBias.Mean, co.Outside())
 	if plan.Machine.Convolved() {
 		e.warn("convolutions", "cuDNN chooses the algorithm of each convolution on the card, and with it a workspace: what is counted for it is an expectation, and the interval is wider for it.", 0, "model")
 		if !co.Calibrated() { // a measured error has the workspaces in it
@@ -56,11 +68,7 @@ func (w *Workspace) Run(job spec.Job, device spec.Device, co spec.Coefficients) 
 	}
 	e.HostMemory = units.Bytes(plan.Host)
 	e.judge(device, co, units.Bytes(plan.Machine.ConvOperands()))
-	e.explain(plan, played, co)
-	e.count(plan)
-	e.summarise(device)
-	e.loadExperts(plan)
-	return e, nil
+	return co
 }
 
 // play replays the plan and finds what it requires. The replay it returns is
