@@ -34,11 +34,20 @@ func run(args []string) error {
 	flags := flag.NewFlagSet("accuracy", flag.ContinueOnError)
 	tag := flags.String("tag", "", "only rows with this tag, such as core")
 	rows := flags.Bool("rows", false, "print every row")
+	speed := flags.Bool("speed", false, "only the ranking by speed (throughput.jsonl)")
 	if err := flags.Parse(args); err != nil {
 		return err
 	}
 	if flags.NArg() != 1 {
 		return fmt.Errorf("usage: accuracy [-tag TAG] [-rows] CORPUS, accuracy diff JOB TRACE, or accuracy record JOB TRACE NAME")
 	}
-	return report(os.Stdout, flags.Arg(0), *tag, *rows)
+	if !*speed {
+		if err := report(os.Stdout, flags.Arg(0), *tag, *rows); err != nil {
+			return err
+		}
+	}
+	if *tag != "" {
+		return nil
+	}
+	return rankings(os.Stdout, flags.Arg(0), *rows)
 }

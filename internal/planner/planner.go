@@ -38,13 +38,16 @@ type Planner struct {
 	engine  Engine
 	now     func() time.Time
 	answers *lru.Cache[cacheKey, *estimator.Estimate] // nil: switched off
+
+	workspaces sync.Pool // of *estimator.Workspace
 }
 
 // New returns a planner.
 func New(c Config) *Planner {
 	p := &Planner{catalog: c.Catalog, store: c.Store, hub: c.Hub, engine: c.Engine, now: c.Now}
+	p.workspaces.New = func() any { return new(estimator.Workspace) }
 	if p.engine == nil {
-		p.engine = pooled()
+		p.engine = p.simulate
 	}
 	if p.now == nil {
 		p.now = time.Now
@@ -58,16 +61,13 @@ func New(c Config) *Planner {
 	return p
 }
 
-// pooled is the engine with its working memory kept from one answer to the
-// next. A workspace in which the engine panicked is not used again.
-func pooled() Engine {
-	pool := sync.Pool{New: func() any { return new(estimator.Workspace) }}
-	return func(job spec.Job, device spec.Device, co spec.Coefficients) (*estimator.Estimate, error) {
-		w := pool.Get().(*estimator.Workspace)
-		est, err := w.Run(job, device, co)
-		pool.Put(w)
-		return est, err
-	}
+// simulate is the engine with its working memory kept from one answer to the next.
+// A workspace in which the engine panicked is not used again.
+func (p *Planner) simulate(job spec.Job, device spec.Device, co spec.Coefficients) (*estimator.Estimate, error) {
+	w := p.workspaces.Get().(*estimator.Workspace)
+	est, err := w.Run(job, device, co)
+	p.workspaces.Put(w)
+	return est, err
 }
 
 // Estimate answers a job and keeps nothing. The answer may be shared with other
