@@ -20,4 +20,6 @@ func (w *Workspace) Work(job spec.Job, device spec.Device) (*Work, error) {
 
 // Multiprocessors is how many streaming multiprocessors a card has, or is taken
 // to have.
-func Multiprocessors(device spec.Device) int64 { return cardFor(device, spec.Coefficients{}).Multiprocessors }
+func Multiprocessors(device spec.Device) int64 {
+	return cardFor(device, spec.Coefficients{}).Multiprocessors
+}
