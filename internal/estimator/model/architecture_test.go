@@ -30,7 +30,7 @@ func TestExplicitParameters(t *testing.T) {
 		t.Run(c.Name, func(t *testing.T) {
 			family, config, err := model.For(spec.Model{Architecture: c.Architecture})
 			require.NoError(t, err)
-			b := model.Build{Versions: newest, DType: graph.F32, Image: [2]int64{c.Image[0], c.Image[1]}}
+			b := model.Build{Versions: newest, DType: graph.F32, Image: [2]int64{c.Image[0], c.Image[1]}, Frames: c.Frames}
 			net, err := family.New(*config, b)
 			require.NoError(t, err)
 			total := int64(0)

@@ -24,6 +24,8 @@ type Sizes struct {
 	Masked        bool  // an attention mask is passed
 	Continuous    graph.DType
 	Height, Width int64    // of an image
+	Channels      int64    // of an image, 0 is three
+	Frames        int64    // of a video
 	Latent        [3]int64 // channels, height, width of a latent image
 	TextTokens    int64    // of the text a latent image is conditioned on; 0 is the family's own
 }

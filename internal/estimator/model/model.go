@@ -53,6 +53,8 @@ type Build struct {
 	Objective string
 	// Image is the height and width of the job's images, 0 where it names none.
 	Image [2]int64
+	// Frames is how many the job's videos have, 0 where it does not say.
+	Frames int64
 	// Auxiliary says that a segmentor has its auxiliary head.
 	Auxiliary bool
 	// Classes is how many classes the job has, 0 where it does not say.

@@ -17,6 +17,7 @@ func imageFamilies() []Family {
 	return []Family{
 		resnetFamily, mobilenetV3Family, vggFamily, densenetFamily, efficientnetFamily, regnetFamily, shufflenetFamily, segmentorFamily,
 		timmResNetFamily, timmViTFamily, vitFamily, dinov2Family, mmsegFamily,
+		frame2dFamily, resnet3dFamily, slowfastFamily, c3dFamily,
 	}
 }
 
@@ -26,9 +27,17 @@ const (
 	PixelValues = "pixel_values"
 )
 
-// images is a batch of images of three channels under a name.
+// images is a batch of images under a name.
 func (s Sizes) images(name string) Input {
-	return Input{Name: name, DType: s.Continuous, Shape: graph.D(s.Batch, 3, s.Height, s.Width)}
+	return Input{Name: name, DType: s.Continuous, Shape: graph.D(s.Batch, s.channels(), s.Height, s.Width)}
+}
+
+// channels of an image are three unless the job says otherwise.
+func (s Sizes) channels() int64 {
+	if s.Channels == 0 {
+		return 3
+	}
+	return s.Channels
 }
 
 // imageInputs are images and a class for each.

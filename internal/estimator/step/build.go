@@ -21,6 +21,7 @@ func buildOf(job spec.Job, v spec.Versions) model.Build {
 		Auxiliary:    t.AuxLogits,
 		Patches:      patchesOf(&job),
 		Image:        imageOf(t),
+		Frames:       int64(t.NumFrames),
 	}
 }
 

@@ -145,6 +145,7 @@ func (r *Run) inputs() []model.Input {
 	}
 	image := imageOf(t)
 	s.Height, s.Width = image[0], image[1]
+	s.Channels, s.Frames = int64(t.Channels), int64(t.NumFrames)
 	s.TextTokens = int64(t.TextTokens)
 	for i, n := range t.LatentShape[:min(len(t.LatentShape), len(s.Latent))] {
 		s.Latent[i] = int64(n)
