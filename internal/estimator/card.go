@@ -23,7 +23,7 @@ var multiprocessors = []struct {
 // cardFor is what kernels ask of a device.
 func cardFor(d spec.Device, co spec.Coefficients) graph.Device {
 	g := graph.Device{
-		Capability: d.ComputeCapability, Multiprocessors: int64(d.Multiprocessors), ThreadsPerSM: 2048,
+		Capability: d.ComputeCapability, Multiprocessors: int64(d.Multiprocessors), Total: int64(d.Total), ThreadsPerSM: 2048,
 		ConvWorkspace: max(0, co.ConvWorkspace.Mean),
 	}
 	if g.Capability == (spec.Version{}) {

@@ -21,7 +21,7 @@ const (
 // allocated peak, the timeline, and where the peak is.
 func (e *Estimate) explain(plan *step.Plan, r *replay, co spec.Coefficients) {
 	peakPhase := step.FirstStep
-	for _, ph := range []step.Phase{step.SteadyStep, step.Load} {
+	for _, ph := range []step.Phase{step.SteadyStep, step.Load, step.Evaluation, step.Generation, step.CheckpointSave} {
 		if r.phases[ph].allocated > r.phases[peakPhase].allocated {
 			peakPhase = ph
 		}
@@ -47,7 +47,7 @@ type walk struct {
 	part   step.Part
 	start  units.Bytes                  // tensor bytes when the phase began
 	state  [graph.Other + 1]units.Bytes // the most each category ever held
-	tensor [3]units.Bytes
+	tensor [step.Phases]units.Bytes
 }
 
 func (w *walk) run() {
@@ -76,8 +76,8 @@ func (w *walk) run() {
 			next++
 		}
 	}
-	for ph := range w.e.Phases {
-		w.e.Phases[ph].PeakTensor = w.tensor[ph]
+	for i, ph := range w.r.took() {
+		w.e.Phases[i].PeakTensor = w.tensor[ph]
 		w.e.Peak.Tensor = max(w.e.Peak.Tensor, w.tensor[ph])
 	}
 	w.perParameter()
@@ -103,7 +103,7 @@ func (w *walk) atPeak(m *moment) {
 	if rest := e.Peak.Process - sum; rest != 0 {
 		e.Breakdown = append(e.Breakdown, Share{Category: graph.Other.String(), Bytes: rest})
 	}
-	e.Peak.Activations = max(0, m.allocated-e.Phases[w.phase].StartAllocated)
+	e.Peak.Activations = max(0, m.allocated-w.r.phases[w.phase].start)
 	w.largest()
 }
 

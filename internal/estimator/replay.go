@@ -25,21 +25,25 @@ type renaming struct {
 }
 
 // replay is one run of a program through the allocator, written down up to the
-// end of the first steady step; the peaks of later ones come with their marks.
+// end of the first steady step, and again in the phases that come after the
+// steps; the peaks of steps in between come with their marks.
 type replay struct {
 	log     []moment
 	renamed []renaming
 	whole   bool // the log is complete
-	phases  [3]phaseStats
+	phases  [step.Phases]phaseStats
 	stats   allocator.Stats
 	// peakAt is the index in log of the highest allocated bytes of each phase.
-	peakAt [3]int
+	peakAt [step.Phases]int
 	phase  step.Phase
 	oom    *allocator.OOM
+	// allocated is the allocated bytes at the last mark.
+	allocated units.Bytes
 }
 
 // phaseStats are the peaks of a phase and of its parts, over its repetitions.
 type phaseStats struct {
+	took                           bool // place
 	start, end                     units.Bytes
 	requested, allocated, reserved units.Bytes
 	parts                          [5]struct{ peak, end units.Bytes }
@@ -77,12 +81,7 @@ func (w *Workspace) replay(r *replay, plan *step.Plan, cfg allocator.Config, wat
 	} else {
 		w.allocator.Reset(cfg)
 	}
-	var err error
-	for _, part := range plan.Program {
-		if err = r.rounds(w.allocator, part, watch); err != nil {
-			break
-		}
-	}
+	err := r.program(w.allocator, plan.Program, watch)
 	r.stats = w.allocator.Stats()
 	if errors.As(err, &r.oom) {
 		return nil
@@ -90,9 +89,37 @@ func (w *Workspace) replay(r *replay, plan *step.Plan, cfg allocator.Config, wat
 	return err
 }
 
+// program runs the parts in order. Where nothing follows the steps the log ends
+// with the first steady one; else with the first repetition of the last, from
+// which what follows goes on.
+func (r *replay) program(a *allocator.Allocator, p allocator.Program, watch *allocator.Watcher) error {
+	last := slices.IndexFunc(p, func(part allocator.Part) bool { return part.Label == int32(step.SteadyStep) })
+	if n := len(p); n > 0 && p[n-1].Label > int32(step.SteadyStep) {
+		for i, part := range p {
+			if part.Label == int32(step.SteadyStep) {
+				last = i
+			}
+		}
+	}
+	for i, part := range p {
+		ph := step.Phase(part.Label)
+		if !r.phases[ph].took {
+			r.phases[ph].took, r.phases[ph].start = true, r.allocated
+		}
+		r.phase = ph
+		if ph > step.SteadyStep {
+			r.whole = false
+		}
+		if err := r.rounds(a, part, watch, i == last); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
 // rounds runs a part as often as it repeats, or until a repetition raises no
 // peak: the cache has settled then, and further ones would show nothing new.
-func (r *replay) rounds(a *allocator.Allocator, part allocator.Part, watch *allocator.Watcher) error {
+func (r *replay) rounds(a *allocator.Allocator, part allocator.Part, watch *allocator.Watcher, last bool) error {
 	n := max(part.Repeat, 1)
 	part.Repeat = 1
 	for range n {
@@ -100,6 +127,7 @@ func (r *replay) rounds(a *allocator.Allocator, part allocator.Part, watch *allo
 		if err := a.Run(allocator.Program{part}, watch); err != nil {
 			return err
 		}
+		r.whole = r.whole || last
 		if r.highest() == before {
 			break
 		}
@@ -108,7 +136,7 @@ func (r *replay) rounds(a *allocator.Allocator, part allocator.Part, watch *allo
 }
 
 // highest are the peaks of the phases so far.
-func (r *replay) highest() (peaks [3][3]units.Bytes) {
+func (r *replay) highest() (peaks [step.Phases][3]units.Bytes) {
 	for i, p := range r.phases {
 		peaks[i] = [3]units.Bytes{p.requested, p.allocated, p.reserved}
 	}
@@ -132,23 +160,6 @@ func (r *replay) event(_ int, e allocator.Event, allocated, reserved, requested 
 		*p = len(r.log)
 	}
 	r.log = append(r.log, moment{e, allocated, reserved, requested})
-	if e.Kind == allocator.Mark {
-		r.advance(e.Site, allocated)
-	}
-}
-
-// advance moves to the next phase at the mark that ends one.
-func (r *replay) advance(code int32, allocated units.Bytes) {
-	ph, pt := step.ReadMark(code)
-	if pt != step.Whole && pt != step.OptimizerPart {
-		return
-	}
-	if ph == step.SteadyStep {
-		r.whole = true
-		return
-	}
-	r.phase = ph + 1
-	r.phases[r.phase].start = allocated
 }
 
 func (r *replay) carry(c []allocator.Carry) {
@@ -163,7 +174,7 @@ func (r *replay) mark(_, code int32, s allocator.Stats) {
 	p.requested = max(p.requested, s.Requested.Peak)
 	p.allocated = max(p.allocated, s.Allocated.Peak)
 	p.reserved = max(p.reserved, s.Reserved.Peak)
-	p.end = s.Allocated.Current
+	p.end, r.allocated = s.Allocated.Current, s.Allocated.Current
 	p.parts[pt].peak = max(p.parts[pt].peak, s.Allocated.Peak)
 	p.parts[pt].end = s.Allocated.Current
 }
@@ -262,4 +273,15 @@ func (t *tally) rename(carry []allocator.Carry) {
 // workspaces is what torch's requested_bytes counts and tensors are not.
 func (t *tally) workspaces() units.Bytes {
 	return t.total[graph.CuBLASWorkspace] + t.total[graph.ConvWorkspace]
+}
+
+// took lists the phases that took place, in order.
+func (r *replay) took() []step.Phase {
+	var all []step.Phase
+	for ph := range step.Phases {
+		if r.phases[ph].took {
+			all = append(all, ph)
+		}
+	}
+	return all
 }

@@ -118,7 +118,7 @@ func (e *Estimate) warn(code, text string, bytes units.Bytes, path string) {
 
 // measure fills phases and peaks from a replay.
 func (e *Estimate) measure(plan *step.Plan, r *replay, outside units.Bytes) {
-	for ph := step.Load; ph <= step.SteadyStep; ph++ {
+	for _, ph := range r.took() {
 		s := &r.phases[ph]
 		p := Phase{
 			Name: ph.String(), StartAllocated: s.start, PeakRequested: s.requested, PeakAllocated: s.allocated,

@@ -25,8 +25,8 @@ type TraceEvent struct {
 	Source       string      `json:"source,omitempty" doc:"Where the operation's behaviour was read in the framework."`
 	Category     string      `json:"category,omitempty" doc:"What the bytes are for, as in the breakdown."`
 	FromCategory string      `json:"from_category,omitempty" doc:"What they were for before; with change_category."`
-	Phase        string      `json:"phase" doc:"load, first_step or steady_step."`
-	Part         string      `json:"part,omitempty" doc:"forward, loss, backward or optimizer; none in load."`
+	Phase        string      `json:"phase" doc:"load, first_step, steady_step, or a phase that was asked for."`
+	Part         string      `json:"part,omitempty" doc:"forward, loss, backward or optimizer; none in load and where a phase has none."`
 	MicroBatch   int         `json:"micro_batch,omitempty" doc:"Counts from 1 in the parts that run once a micro batch."`
 	Allocated    units.Bytes `json:"allocated_bytes" doc:"Living blocks after the event."`
 	Reserved     units.Bytes `json:"reserved_bytes" doc:"Held from the driver after the event."`
@@ -105,7 +105,7 @@ type traffic struct {
 func record(plan *step.Plan, cfg allocator.Config) (*tape, error) {
 	t := &tape{allocator: allocator.New(cfg)}
 	t.log = make([]moment, 0, countEvents(plan.Program))
-	err := t.allocator.Run(plan.Program, &allocator.Watcher{Event: t.event, Mark: t.mark, Carry: t.carry, Segment: t.segment})
+	err := t.program(t.allocator, plan.Program, &allocator.Watcher{Event: t.event, Mark: t.mark, Carry: t.carry, Segment: t.segment})
 	t.stats = t.allocator.Stats()
 	if errors.As(err, &t.oom) {
 		err = nil

@@ -69,10 +69,12 @@ func (e *Estimate) summarise(d spec.Device) {
 func gib(b units.Bytes) string { return fmt.Sprintf("%.1f GiB", b.GiB()) }
 
 func (w Where) sentence() string {
-	if w.Part == "" {
+	switch {
+	case w.Part == "" && w.Phase == "load":
 		return fmt.Sprintf("Peak while the model loads, at %s.", w.Module)
-	}
-	if w.Module == "" {
+	case w.Part == "":
+		return fmt.Sprintf("Peak while %s.", words(w.Phase))
+	case w.Module == "":
 		return fmt.Sprintf("Peak in the %s of the %s.", w.Part, words(w.Phase))
 	}
 	return fmt.Sprintf("Peak in the %s of %s.", w.Part, w.Module)
@@ -84,6 +86,12 @@ func words(phase string) string {
 		return "first step"
 	case "steady_step":
 		return "step"
+	case "evaluation":
+		return "the model is evaluated"
+	case "generation":
+		return "the model generates"
+	case "checkpoint_save":
+		return "a checkpoint is written"
 	}
 	return phase
 }

@@ -58,8 +58,6 @@ func trainingIdles() []idle {
 			func(j spec.Job) bool { return strings.Contains(j.Training.Optimizer.Name, "muon") }, "the optimizer is not muon"},
 		{"training.image_size_is_latent", func(j spec.Job) bool { return j.Training.ImageIsLatent },
 			func(j spec.Job) bool { return len(j.Training.ImageSize) > 0 }, "no image_size is given"},
-		{"training.generation", func(j spec.Job) bool { return j.Training.Generation != nil },
-			func(j spec.Job) bool { return j.Training.Objective == "ppo" || j.Training.Objective == "grpo" }, "the objective generates nothing"},
 		{"training.reference_model", func(j spec.Job) bool { return named(j.Training.ReferenceModel) },
 			func(j spec.Job) bool {
 				switch j.Training.Objective {

@@ -85,7 +85,7 @@ func (f *Frame) Drop(ts ...*Tensor) { f.consume(ts...) }
 // Call runs a module's forward on its inputs, which stay alive until it
 // returns. The results are temporaries.
 func (f *Frame) Call(mod *Module, in ...*Tensor) []*Tensor {
-	if mod.Recompute != KeepAll && f.pass == Forward {
+	if mod.Recompute != KeepAll && f.pass == Forward && !f.Evaluating {
 		return f.Checkpoint(mod.Recompute == Reentrant, mod, in...)
 	}
 	return f.invoke(mod, mod.Forward, in)

@@ -14,6 +14,7 @@ type Device struct {
 	Capability      spec.Version
 	Multiprocessors int64
 	ThreadsPerSM    int64
+	Total           int64   // bytes of memory, 0 where they do not matter
 	ConvWorkspace   float64 // bytes that cuDNN takes for each byte of a convolution's operands, where its kernels want another layout
 }
 
@@ -23,6 +24,9 @@ type Device struct {
 type Machine struct {
 	Versions spec.Versions
 	Device   Device
+	// Evaluating is set while the model is in eval mode: nothing is dropped or
+	// recomputed, and batch norms use their running statistics.
+	Evaluating bool
 
 	memory   *Memory
 	events   []allocator.Event

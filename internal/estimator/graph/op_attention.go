@@ -26,6 +26,9 @@ func (f *Frame) ScaledDotProductAttention(q, k, v, mask *Tensor, a Attention) *T
 
 // attend runs the backend for arguments that the caller holds.
 func (f *Frame) attend(q, k, v, mask *Tensor, a Attention) *Tensor {
+	if f.Evaluating {
+		a.Dropout = 0
+	}
 	backend := f.chooseAttention(q, k, v, mask, a)
 	if f.work != nil {
 		f.work.ahead = !a.Causal

@@ -7,6 +7,7 @@ var batchNormRule = &Rule{Name: "batch_norm", Source: "aten/src/ATen/native/cuda
 // runs it in fp32, and in fp16 with an fp32 scale; else torch's own kernels
 // do. (cuDNN's reserve is taken to be empty.)
 func (f *Frame) BatchNorm(x, weight, bias *Tensor, training bool) *Tensor {
+	training = training && !f.Evaluating
 	n := f.record(batchNormRule, x, weight, bias)
 	f.save(n, x, weight)
 	last := x.prefersChannelsLast()

@@ -5,7 +5,7 @@ var dropoutRule = &Rule{Name: "native_dropout", Source: "aten/src/ATen/native/cu
 // Dropout is F.dropout in training: it keeps a mask of one byte an element.
 // With probability 0 it is the tensor itself.
 func (f *Frame) Dropout(x *Tensor, p float64) *Tensor {
-	if p == 0 {
+	if p == 0 || f.Evaluating {
 		return f.pass1(x)
 	}
 	n := f.record(dropoutRule, x)
@@ -21,7 +21,7 @@ func (f *Frame) Dropout(x *Tensor, p float64) *Tensor {
 // Dropout2d is F.dropout2d in training: a number for each channel of each
 // sample, kept, by which it is multiplied.
 func (f *Frame) Dropout2d(x *Tensor, p float64) *Tensor {
-	if p == 0 {
+	if p == 0 || f.Evaluating {
 		return f.pass1(x)
 	}
 	f.rule = noiseRule

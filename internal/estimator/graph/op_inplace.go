@@ -87,7 +87,7 @@ var noiseRule = &Rule{Name: "bernoulli_", Source: "aten/src/ATen/native/Dropout.
 // DropoutInPlace is F.dropout(x, inplace=True) in training: it keeps noise of
 // x's own type.
 func (f *Frame) DropoutInPlace(x *Tensor, p float64) *Tensor {
-	if p == 0 {
+	if p == 0 || f.Evaluating {
 		return f.pass1(x)
 	}
 	f.rule = noiseRule
@@ -101,7 +101,7 @@ func (f *Frame) DropoutInPlace(x *Tensor, p float64) *Tensor {
 // DropPath is stochastic depth by rows: a number for each sample, kept, by
 // which all of it is multiplied.
 func (f *Frame) DropPath(x *Tensor, p float64) *Tensor {
-	if p == 0 {
+	if p == 0 || f.Evaluating {
 		return f.pass1(x)
 	}
 	f.rule = noiseRule

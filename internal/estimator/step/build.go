@@ -1,6 +1,8 @@
 package step
 
 import (
+	"strings"
+
 	"memplan/internal/estimator/graph"
 	"memplan/internal/estimator/model"
 	"memplan/internal/estimator/spec"
@@ -137,4 +139,17 @@ func patchesOf(j *spec.Job) model.Patches {
 	p := ligerPatches(&j.Training)
 	p.Scored = j.Runtime.Trainer == "trl"
 	return p
+}
+
+// withoutDropout is a config whose probabilities of dropping something are 0, as
+// training scripts and trainers set them.
+func withoutDropout(config map[string]any) map[string]any {
+	bare := make(map[string]any, len(config))
+	for k, v := range config {
+		if _, number := v.(float64); number && (strings.Contains(k, "dropout") || strings.HasSuffix(k, "_pdrop")) {
+			v = 0.0
+		}
+		bare[k] = v
+	}
+	return bare
 }

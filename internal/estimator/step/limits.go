@@ -60,7 +60,6 @@ func beyond(j *spec.Job) fault.Fields {
 	oneOf("training.attention.backend", t.Attention.Backend, "flash", "efficient", "math", "cudnn")
 	oneOf("training.loss", t.Loss.Kind, "default", fusedLinear)
 	oneOf("training.reference_model", t.ReferenceModel, "none")
-	oneOf("training.checkpoint_save", t.CheckpointSave, "none")
 	oneOf("parallelism.sharding", p.Sharding, "none", "ddp", "fsdp", "zero1", "zero2", "zero3")
 	one("parallelism.tensor", p.Tensor)
 	one("parallelism.pipeline", p.Pipeline)
@@ -71,19 +70,13 @@ func beyond(j *spec.Job) fault.Fields {
 	}
 	off("training.compile", t.Compile)
 	off("training.label_smoothing", t.LabelSmoothing)
-	off("training.dropout_disabled", t.DropoutDisabled)
-	off("training.gradients_resident_before_step", t.GradsResident)
 	beyondQuantization(j, &f)
 	absent("training.qat", t.QAT != nil)
-	absent("training.ema", t.EMA != nil)
 	beyondLiger(j, &f)
 	beyondTRL(j, &f)
+	beyondAsides(j, &f)
 	absent("training.sequence_lengths", t.SequenceLengths != nil)
-	absent("training.resident_modules", len(t.ResidentModules) > 0)
 	absent("training.teacher", t.Teacher != nil)
-	absent("training.evaluation", t.Evaluation != nil)
-	absent("training.generation", t.Generation != nil)
-	absent("training.load", t.Load != nil)
 	absent("parallelism.offload", len(p.Offload) > 0 && !offloadsFSDP1(j) && !offloadsGradients(j) && !zero(p))
 	for i, m := range t.ModulesToTrain {
 		f.Add(fmt.Sprintf("training.modules_to_train[%d]", i), m, "nothing: it is not modelled", "")
@@ -96,4 +89,35 @@ func beyond(j *spec.Job) fault.Fields {
 // that steps there.
 func offloadsGradients(j *spec.Job) bool {
 	return j.Training.Optimizer.CPUOffload && len(j.Parallelism.Offload) == 1 && j.Parallelism.Offload[0] == "gradients"
+}
+
+// beyondAsides lists what is not modelled of the phases between steps and of
+// what lies beside the model.
+func beyondAsides(j *spec.Job, f *fault.Fields) {
+	t := &j.Training
+	if s := j.Parallelism.Sharding; s == "fsdp" || strings.HasPrefix(s, "zero") { // whose gathers of a whole state have no rule
+		for _, s := range []struct {
+			path string
+			on   bool
+		}{
+			{"training.evaluation", t.Evaluation != nil}, {"training.generation", t.Generation != nil},
+			{"training.checkpoint_save", t.CheckpointSave != "" && t.CheckpointSave != "none"}, {"training.ema", t.EMA != nil},
+			{"training.gradients_resident_before_step", t.GradsResident},
+		} {
+			if s.on {
+				f.Add(s.path, "a value", "nothing: it is not modelled with sharded parameters", "")
+			}
+		}
+	}
+	for i, m := range t.ResidentModules {
+		if m.Trained {
+			f.Add(fmt.Sprintf("training.resident_modules[%d].trained", i), "true", "false (a second trained model is not modelled)", "false")
+		}
+	}
+	if l := t.Load; l != nil && l.DType != "" && l.DType != t.WeightsDType {
+		f.Add("training.load.dtype", string(l.DType), string(t.WeightsDType)+", the type the weights are kept in (a cast after loading is not modelled)", string(t.WeightsDType))
+	}
+	if g := t.Generation; g != nil && len(j.Model.Config) > 0 && j.Model.Config["vocab_size"] == nil {
+		f.Add("training.generation", "a value", "nothing: the model generates no text", "")
+	}
 }

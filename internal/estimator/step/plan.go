@@ -11,14 +11,19 @@ import (
 // Phase is a stretch of the run that has a peak of its own.
 type Phase int32
 
-// The phases every run has.
+// The phases every run has come first.
 const (
 	Load Phase = iota
 	FirstStep
 	SteadyStep
+	// The phases a job asks for, in the order in which they are run here.
+	Evaluation
+	Generation
+	CheckpointSave
+	Phases // their number
 )
 
-var phaseNames = [...]string{"load", "first_step", "steady_step"}
+var phaseNames = [...]string{"load", "first_step", "steady_step", "evaluation", "generation", "checkpoint_save"}
 
 // String is the phase's public name.
 func (p Phase) String() string { return phaseNames[p] }
@@ -108,6 +113,7 @@ func compile(memory *graph.Memory, job spec.Job, device graph.Device, everyLayer
 	r.load()
 	r.step(FirstStep)
 	r.steady()
+	r.afterSteps()
 	r.M.Close()
 	return &Plan{
 		Program: r.program, Machine: r.M, Network: r.Net, Total: r.total, Trainable: r.trainable, PerRank: r.perRank(),
@@ -122,11 +128,14 @@ func (r *Run) hooksGradients() bool {
 }
 
 // host is what the job keeps in host memory.
-func (r *Run) host() int64 {
+func (r *Run) host() (n int64) {
 	if h, ok := r.Optimizer.(interface{ hostBytes(r *Run) int64 }); ok {
-		return h.hostBytes(r)
+		n = h.hostBytes(r)
 	}
-	return 0
+	if r.ema != nil {
+		n += r.ema.host
+	}
+	return n
 }
 
 // doubt notes what the answer does not count to the byte.
@@ -164,9 +173,13 @@ type Run struct {
 	program   allocator.Program
 	parts     []allocator.Part
 	doubts    []Doubt
+	ema       *weightAverage
 }
 
 func newRun(memory *graph.Memory, job spec.Job, device graph.Device) (*Run, error) {
+	if job.Training.DropoutDisabled {
+		job.Model.Config = withoutDropout(job.Model.Config)
+	}
 	r := &Run{Job: &job, M: graph.NewMachineIn(memory, versionsOf(job.Runtime), device)}
 	fields := beyond(&job)
 	t, ok := trainers()[job.Runtime.Trainer]
@@ -227,15 +240,19 @@ func (r *Run) build(family *model.Family, config *model.Config) error {
 
 // load moves the model to the card.
 func (r *Run) load() {
-	if r.engine != nil {
-		r.engine.zero.load(r)
-	} else if r.shards != nil {
-		r.shards.load(r)
-	} else if r.quantized {
-		loadQuantized(r)
-	} else {
-		r.M.ToDevice(r.Net.Root)
-	}
+	r.loadBeside(func() {
+		switch {
+		case r.engine != nil:
+			r.engine.zero.load(r)
+		case r.shards != nil:
+			r.shards.load(r)
+		case r.quantized:
+			loadQuantized(r)
+		default:
+			r.M.ToDevice(r.Net.Root)
+		}
+	})
+	r.settle()
 	if r.ddp = newDDP(r); r.ddp != nil {
 		r.ddp.wrap(r)
 	}
@@ -295,6 +312,7 @@ func (r *Run) steady() {
 		last := &r.program[len(r.program)-1]
 		if carry, ok := r.M.Repeatable(last.Parts...); ok {
 			last.Repeat, last.Carry = left, carry
+			r.M.Rename(carry)
 			return
 		}
 	}

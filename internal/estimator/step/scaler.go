@@ -74,14 +74,18 @@ func (s *gradScaler) Update(r *Run) {
 	s.foundInf = nil
 }
 
-// stepOptimizer is optimizer.step(), through the scaler if there is one.
+// stepOptimizer is optimizer.step(), through the scaler if there is one, and
+// the update of averaged weights.
 func (r *Run) stepOptimizer() {
-	if !r.scaling() {
+	if r.scaling() {
+		r.Scaler.Step(r)
+		r.Scaler.Update(r)
+	} else {
 		r.Optimizer.Step(r)
-		return
 	}
-	r.Scaler.Step(r)
-	r.Scaler.Update(r)
+	if r.ema != nil {
+		r.ema.update(r)
+	}
 }
 
 // clip is gradient clipping as every loop does it: what was scaled is unscaled

@@ -136,10 +136,13 @@ func (r *Run) padded() bool {
 }
 
 // inputs are the tensors of a micro batch, as the network takes them.
-func (r *Run) inputs() []model.Input {
+func (r *Run) inputs() []model.Input { return r.inputsOf(r.Job.Training.MicroBatchSize) }
+
+// inputsOf are the tensors of a batch of so many samples.
+func (r *Run) inputsOf(batch int) []model.Input {
 	t := &r.Job.Training
 	s := model.Sizes{
-		Batch: int64(t.MicroBatchSize), Tokens: int64(t.SequenceLength), DecoderTokens: int64(t.DecoderLength),
+		Batch: int64(batch), Tokens: int64(t.SequenceLength), DecoderTokens: int64(t.DecoderLength),
 		Masked:     t.Padding != "none" && t.Padding != "" || r.Job.Runtime.Trainer == "trl", // whose collator makes a mask
 		Continuous: DTypeOf(t.WeightsDType),
 	}
@@ -161,7 +164,7 @@ func (r *Run) inputs() []model.Input {
 
 // zeroGrad drops every gradient, or fills it with zeros in place.
 func (r *Run) zeroGrad() {
-	if !enabled(r.Job.Training.ZeroGradToNone) {
+	if !enabled(r.Job.Training.ZeroGradToNone) || r.Job.Training.GradsResident {
 		return
 	}
 	for _, p := range r.Params {
