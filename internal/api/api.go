@@ -76,6 +76,8 @@ func (s *server) version1(requestsPerMinute int) (http.Handler, http.HandlerFunc
 	s.registerEstimates(api)
 	s.registerTraces(api)
 	s.registerChecks(api)
+	s.registerRuns(api)
+	s.registerCalibrations(api)
 	s.registerCatalog(api)
 	document := serveDocument(api.OpenAPI())
 	r.Get("/openapi.json", document)

@@ -20,6 +20,12 @@ type estimateInput struct {
 	JobBody
 	Save bool   `query:"save" default:"true" doc:"Whether the estimate is kept and gets an id. Without a store nothing is kept."`
 	Key  string `header:"Idempotency-Key" maxLength:"200" doc:"The same job under the same key is kept once."`
+	ByCalibration
+}
+
+// ByCalibration asks to be answered by one calibration.
+type ByCalibration struct {
+	Calibration string `query:"calibration" doc:"The id of the calibration to answer by, whatever its state, or prior for none; without it those in force." example:"cal_mfzw6ylunbqxe2lp"`
 }
 
 // estimateOutput is one estimate.
@@ -34,6 +40,7 @@ type batchInput struct {
 	BatchBody
 	Save bool   `query:"save" default:"true" doc:"Whether the estimates are kept and get ids."`
 	Key  string `header:"Idempotency-Key" maxLength:"200" doc:"The same list under the same key is kept once; a job that differs from the one at its place then is a conflict."`
+	ByCalibration
 }
 
 // keyAt is the key of the job at a place of the list, none without a key of
@@ -106,11 +113,15 @@ func (s *server) createEstimate(ctx context.Context, in *estimateInput) (*estima
 	if err != nil {
 		return nil, err
 	}
+	by, err := s.planner.By(ctx, in.Calibration)
+	if err != nil {
+		return nil, inQuery(s.problemOf(ctx, err))
+	}
 	if !in.Save {
-		est, err := s.planner.Estimate(ctx, job)
+		est, err := by.Estimate(ctx, job)
 		return &estimateOutput{Status: http.StatusOK, Body: est}, err
 	}
-	est, err := s.planner.Save(ctx, job, in.Key)
+	est, err := by.Save(ctx, job, in.Key)
 	if err != nil {
 		return nil, err
 	}
@@ -137,7 +148,11 @@ func (s *server) createEstimates(ctx context.Context, in *batchInput) (*batchOut
 		}
 		jobs, place, keys = append(jobs, job), append(place, i), append(keys, in.keyAt(i))
 	}
-	for i, o := range s.planner.EstimateBatch(ctx, jobs, in.Save, keys...) {
+	by, err := s.planner.By(ctx, in.Calibration)
+	if err != nil {
+		return nil, inQuery(s.problemOf(ctx, err))
+	}
+	for i, o := range by.EstimateBatch(ctx, jobs, in.Save, keys...) {
 		items[place[i]].estimate = o.Estimate
 		if o.Err != nil {
 			items[place[i]].problem = s.problemOf(ctx, o.Err)

@@ -81,6 +81,8 @@ func describe(o *huma.OpenAPI) {
 	o.Tags = []*huma.Tag{
 		{Name: "estimates", Description: "What a job needs, phase by phase."},
 		{Name: "checks", Description: "Whether it may run, and where."},
+		{Name: "runs", Description: "Jobs as they were measured, beside what was predicted."},
+		{Name: "calibrations", Description: "Fits of measured runs: what answers are made by."},
 		{Name: "catalogue", Description: "The models and cards known by name."},
 	}
 	r := o.Components.Schemas
@@ -91,6 +93,7 @@ func describe(o *huma.OpenAPI) {
 	for name, s := range jobSchemas(wire.Schema) {
 		r.Map()[name] = s
 	}
+	r.Map()["Run"] = runSchema()
 }
 
 // jobSchemas are the schemas of a job for the document: Job itself, and each of
@@ -114,6 +117,46 @@ func jobSchemas(raw []byte) map[string]*huma.Schema {
 	return out
 }
 
+// runSchema is the schema of a run for the document. It panics when the embedded
+// schema is broken.
+func runSchema() *huma.Schema {
+	var run map[string]any
+	if err := json.Unmarshal(wire.RunSchema, &run); err != nil {
+		panic(fmt.Sprintf("api: the run's schema: %v", err))
+	}
+	definitions, _ := run["$defs"].(map[string]any)
+	delete(run, "$defs")
+	delete(run, "$schema")
+	properties := run["properties"].(map[string]any)
+	properties["job"] = map[string]any{"$ref": schemas + "Job"}
+	for name, p := range properties {
+		if p == true { // in OpenAPI's readers a schema is an object
+			properties[name] = map[string]any{}
+		}
+	}
+	inline(run, definitions)
+	adapt(run)
+	return &huma.Schema{Extensions: run}
+}
+
+// inline puts definitions in the place of references to them.
+func inline(v any, definitions map[string]any) {
+	switch v := v.(type) {
+	case map[string]any:
+		if ref, ok := v["$ref"].(string); ok && strings.HasPrefix(ref, "#/$defs/") {
+			delete(v, "$ref")
+			maps.Copy(v, definitions[strings.TrimPrefix(ref, "#/$defs/")].(map[string]any))
+		}
+		for _, x := range v {
+			inline(x, definitions)
+		}
+	case []any:
+		for _, x := range v {
+			inline(x, definitions)
+		}
+	}
+}
+
 // definitionName is the name of a definition of the job's schema beside it:
 // quantization_type becomes JobQuantizationType.
 func definitionName(name string) string {
@@ -131,10 +174,10 @@ func definitionName(name string) string {
 func adapt(v any) {
 	switch v := v.(type) {
 	case map[string]any:
-		if ref, ok := v["$ref"].(string); ok {
+		if ref, ok := v["$ref"].(string); ok && !strings.HasPrefix(ref, schemas) {
 			v["$ref"] = schemas + definitionName(strings.TrimPrefix(ref, "#/$defs/"))
 		}
-		if types, ok := v["type"].([]any); ok && len(types) > 1 && !slices.Contains(types, any("null")) {
+		if types, ok := v["type"].([]any); ok && (len(types) > 2 || len(types) == 2 && !slices.Contains(types, any("null"))) {
 			delete(v, "type")
 			v["anyOf"] = alternatives(types)
 		}

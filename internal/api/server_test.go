@@ -158,3 +158,7 @@ func read[T any](t *testing.T, w *httptest.ResponseRecorder) T {
 func job(micro string) string {
 	return `{"model":{"id":"meta-llama/Llama-3.1-8B"},"training":{"micro_batch_size":` + micro + `,"sequence_length":2048},"target":{"gpu":"H100-SXM5-80GB"}}`
 }
+
+func (m *memory) ListCalibrations(context.Context, planner.CalibrationQuery) ([]planner.CalibrationRecord, error) {
+	return nil, nil
+}

@@ -261,3 +261,52 @@ func (f *Fit) Predict(o Observation) Prediction {
 	p.Low, p.High = p.Mean-half, p.Mean+half
 	return p
 }
+
+// Restore is a fit as it was kept: its posterior, without what it was made of.
+func Restore(coefficients []Coefficient, covariance [][]float64, errors []GroupError) *Fit {
+	f := &Fit{Coefficients: coefficients, Covariance: covariance, Errors: errors, index: map[string]int{}, scale: map[string]float64{}}
+	for i, c := range coefficients {
+		f.index[c.Name] = i
+	}
+	for _, e := range errors {
+		f.scale[e.Group] = e.Scale
+	}
+	return f
+}
+
+// Error is the relative spread of the engine's error in a group, as that of the
+// normal with the same 90 % interval.
+func (f *Fit) Error(group string) float64 { return f.scaleOf(group) * student90 / normal90 }
+
+// Sum is a weighted sum of coefficients by name, such as the two biases of a
+// group. Names that are not of the fit count for nothing.
+type Sum map[string]float64
+
+// BiasIn is the sum of what the engine is known to be wrong by in a group.
+func BiasIn(group string) Sum { return Sum{EngineBias: 1, biasOf(group): 1} }
+
+// Mean is the expectation of a sum.
+func (f *Fit) Mean(s Sum) float64 { return dot(f.weights(s), f.means()) }
+
+// Between is the covariance of two sums.
+func (f *Fit) Between(a, b Sum) float64 {
+	return dot(f.weights(a), matrix(f.Covariance).times(f.weights(b)))
+}
+
+func (f *Fit) weights(s Sum) []float64 {
+	x := make([]float64, len(f.Coefficients))
+	for name, w := range s {
+		if i, ok := f.index[name]; ok {
+			x[i] = w
+		}
+	}
+	return x
+}
+
+func (f *Fit) means() []float64 {
+	x := make([]float64, len(f.Coefficients))
+	for i, c := range f.Coefficients {
+		x[i] = c.Posterior.Mean
+	}
+	return x
+}

@@ -14,6 +14,13 @@ import (
 // fields have one order and map keys are sorted.
 type cacheKey [sha256.Size]byte
 
+// answerKey is what an answer in memory is found by: the job, and the
+// calibrations it was answered by.
+type answerKey struct {
+	job          cacheKey
+	calibrations string
+}
+
 // keyOf returns a job's key. It fails on a value that JSON has no form for,
 // which a decoded job cannot hold.
 func keyOf(job spec.Job) (cacheKey, error) {
@@ -27,14 +34,14 @@ func keyOf(job spec.Job) (cacheKey, error) {
 // String is the key as records keep it.
 func (k cacheKey) String() string { return hex.EncodeToString(k[:]) }
 
-func (p *Planner) cached(k cacheKey) (*estimator.Estimate, bool) {
+func (p *Planner) cached(k answerKey) (*estimator.Estimate, bool) {
 	if p.answers == nil {
 		return nil, false
 	}
 	return p.answers.Get(k)
 }
 
-func (p *Planner) remember(k cacheKey, est *estimator.Estimate) {
+func (p *Planner) remember(k answerKey, est *estimator.Estimate) {
 	if p.answers != nil {
 		p.answers.Add(k, est)
 	}

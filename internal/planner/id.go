@@ -13,16 +13,21 @@ const idPrefix = "est_"
 const idLength = 16
 
 // newID returns est_ and 16 lower-case base-32 characters that nobody can guess.
-func newID() string {
+func newID() string { return newIDOf(idPrefix) }
+
+// newIDOf is newID of another kind of thing.
+func newIDOf(prefix string) string {
 	var bits [idLength * 5 / 8]byte
 	_, _ = rand.Read(bits[:]) // never fails: see crypto/rand
-	return idPrefix + strings.ToLower(base32.StdEncoding.EncodeToString(bits[:]))
+	return prefix + strings.ToLower(base32.StdEncoding.EncodeToString(bits[:]))
 }
 
 // validID reports whether a string has the form of an id, so that nothing else
 // reaches the store.
-func validID(id string) bool {
-	rest, ok := strings.CutPrefix(id, idPrefix)
+func validID(id string) bool { return validIDOf(idPrefix, id) }
+
+func validIDOf(prefix, id string) bool {
+	rest, ok := strings.CutPrefix(id, prefix)
 	if !ok || len(rest) != idLength {
 		return false
 	}

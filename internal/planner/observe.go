@@ -30,7 +30,7 @@ type Observed struct {
 // Observe answers a measured run's job by the priors and lays the answer beside
 // what was measured. Its errors are those of Estimate.
 func (p *Planner) Observe(ctx context.Context, run wire.Run) (*Observed, error) {
-	r, err := p.prepare(ctx, run.Job)
+	r, err := p.lookUp(ctx, run.Job)
 	if err != nil {
 		return nil, err
 	}
@@ -38,7 +38,7 @@ func (p *Planner) Observe(ctx context.Context, run wire.Run) (*Observed, error) 
 	if err != nil {
 		return nil, err
 	}
-	o := &Observed{Run: run, Estimate: est, Architecture: r.device.Architecture, Priors: fitPriors(r.coefficients), prepared: r}
+	o := &Observed{Run: run, Estimate: est, Architecture: r.device.Architecture, Priors: fitPriors(r.coefficients)}
 	m, ok := fitted(run)
 	if !ok {
 		return o, nil

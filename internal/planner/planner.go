@@ -37,15 +37,17 @@ type Planner struct {
 	hub     Hub
 	engine  Engine
 	now     func() time.Time
-	answers *lru.Cache[cacheKey, *estimator.Estimate] // nil: switched off
+	answers *lru.Cache[answerKey, *estimator.Estimate] // nil: switched off
+	force   *force                                     // the calibrations in force
+	by      string                                     // the calibration asked for in place of those: its id, or prior
 
-	workspaces sync.Pool // of *estimator.Workspace
+	workspaces *sync.Pool // of *estimator.Workspace
 }
 
 // New returns a planner.
 func New(c Config) *Planner {
-	p := &Planner{catalog: c.Catalog, store: c.Store, hub: c.Hub, engine: c.Engine, now: c.Now}
-	p.workspaces.New = func() any { return new(estimator.Workspace) }
+	p := &Planner{catalog: c.Catalog, store: c.Store, hub: c.Hub, engine: c.Engine, now: c.Now, force: &force{}}
+	p.workspaces = &sync.Pool{New: func() any { return new(estimator.Workspace) }}
 	if p.engine == nil {
 		p.engine = p.simulate
 	}
@@ -56,7 +58,7 @@ func New(c Config) *Planner {
 		c.CacheEntries = defaultCacheEntries
 	}
 	if c.CacheEntries > 0 {
-		p.answers, _ = lru.New[cacheKey, *estimator.Estimate](c.CacheEntries) // fails only on a size below 1
+		p.answers, _ = lru.New[answerKey, *estimator.Estimate](c.CacheEntries) // fails only on a size below 1
 	}
 	return p
 }
@@ -81,7 +83,12 @@ func (p *Planner) Estimate(ctx context.Context, job spec.Job) (*estimator.Estima
 	if err != nil {
 		return nil, err
 	}
-	if est, ok := p.cached(key); ok {
+	inForce, err := p.inForce(ctx)
+	if err != nil {
+		return nil, err
+	}
+	answer := answerKey{key, inForce.key}
+	if est, ok := p.cached(answer); ok {
 		return est, nil
 	}
 	ready, err := p.prepare(ctx, job)
@@ -93,7 +100,7 @@ func (p *Planner) Estimate(ctx context.Context, job spec.Job) (*estimator.Estima
 		return nil, err
 	}
 	if !ready.fetched { // a hub's main branch may change
-		p.remember(key, est)
+		p.remember(answer, est)
 	}
 	return est, nil
 }

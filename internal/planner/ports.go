@@ -27,6 +27,7 @@ type Store interface {
 	HubConfig(ctx context.Context, id string) (HubEntry, error)
 	// SaveHubConfig keeps a configuration in place of an older one.
 	SaveHubConfig(ctx context.Context, id string, e HubEntry) error
+	MeasuredStore
 	// ReadyCheck fails when the database does not answer.
 	ReadyCheck(ctx context.Context) error
 }

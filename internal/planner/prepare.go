@@ -25,6 +25,7 @@ type prepared struct {
 	warnings     []estimator.Warning
 	spread       float64 // relative standard deviation of the engine's error
 	fetched      bool    // the configuration came from a hub
+	newest       string  // version of torch where the job names none
 }
 
 // assume notes a value that the job did not give.
@@ -40,10 +41,24 @@ func (r *prepared) warn(code, path, text string) {
 // widen raises the engine's relative error to at least sd.
 func (r *prepared) widen(sd float64) { r.spread = max(r.spread, sd) }
 
-// prepare looks up a job's model, card and versions. Wrong fields of all of
-// them come back together; any other failure comes back alone.
+// prepare is lookUp with the coefficients of the calibration in force.
 func (p *Planner) prepare(ctx context.Context, job spec.Job) (*prepared, error) {
-	r := &prepared{asked: job.Model, job: job, spread: engineErrorPrior}
+	f, err := p.inForce(ctx)
+	if err != nil {
+		return nil, err
+	}
+	r, err := p.lookUp(ctx, job)
+	if err != nil {
+		return nil, err
+	}
+	return r, r.calibrate(f)
+}
+
+// lookUp looks up a job's model, card and versions. Wrong fields of all of them
+// come back together; any other failure comes back alone. The coefficients are
+// the priors.
+func (p *Planner) lookUp(ctx context.Context, job spec.Job) (*prepared, error) {
+	r := &prepared{asked: job.Model, job: job, spread: engineErrorPrior, newest: p.newestTorch()}
 	var wrong fault.Fields
 	for _, step := range []func(context.Context, *prepared) error{
 		p.resolveModel, p.resolveTarget, p.resolveRanks, p.resolveVersions,

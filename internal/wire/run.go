@@ -52,12 +52,14 @@ type Measurement struct {
 	Note     string      `json:"note,omitempty"`
 }
 
+// RunSchema is the JSON Schema of a run, in which job stands for the job's own.
+//
 //go:embed run.schema.json
-var runSchema []byte
+var RunSchema []byte
 
 // runRule is the compiled schema of a run.
 var runRule = sync.OnceValue(func() *rule {
-	r, err := compileSchema(runSchema)
+	r, err := compileSchema(RunSchema)
 	if err != nil {
 		panic(err) // the embedded schema is part of the build, and tested
 	}

@@ -39,6 +39,11 @@ func Run(t *testing.T, open func(t *testing.T) planner.Store) {
 		{"one of many requests with the same key saves", testKeyRace},
 		{"many writers do not disturb each other", testWriters},
 		{"a hub configuration is replaced", testHubConfig},
+		{"runs", testRuns},
+		{"runs under a key", testRunKeys},
+		{"runs are kept all or none", testRunsTogether},
+		{"one calibration is in force for a card and framework", testCalibrations},
+		{"activations at the same time leave one", testActivationRace},
 		{"a store is ready", testReady},
 		{"a cancelled request is not served", testCancelled},
 	} {
