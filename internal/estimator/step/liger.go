@@ -63,9 +63,6 @@ func beyondLiger(j *spec.Job, f *fault.Fields) {
 	case t.Loss.Kind == fusedLinear && !slices.Contains(known, fusedLinear):
 		f.Add("training.loss", fusedLinear, "default: there is no such kernel for "+kind, "default")
 	}
-	if n := j.Parallelism.Ranks(); n > 1 {
-		f.Add("training.fused_kernels", n, "one rank (more are not modelled)", "")
-	}
 }
 
 // ligerPatches are the functions that are replaced. The fused head takes the
