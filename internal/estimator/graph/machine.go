@@ -155,13 +155,11 @@ func (m *Machine) alloc(shape Dims, d DType) *Tensor {
 	return t
 }
 
-// allocLike makes a fresh tensor of t's shape in type d: with t's layout when
-// that is dense, else contiguous (torch.empty_like with preserve_format).
+// allocLike makes a fresh tensor of t's shape in type d, with t's layout less its
+// gaps (torch.empty_like with preserve_format; infer_dense_strides).
 func (m *Machine) allocLike(t *Tensor, d DType) *Tensor {
 	r := m.alloc(t.Shape, d)
-	if t.dense() {
-		r.Stride = t.Stride
-	}
+	r.Stride = denseIn(t)
 	return r
 }
 

@@ -269,3 +269,24 @@ func (f *Frame) binaryResult(n *Node, a, b *Tensor) *Tensor {
 	f.consume(a, b)
 	return f.produce(out)
 }
+
+var complexMulRule = &Rule{Name: "mul", Source: "FunctionsManual.cpp:mul_tensor_backward, whose conjugate is written out", Backward: func(m *Machine, n *Node, dOut []*Tensor) Grads {
+	shape, d := dOut[0].Shape, dOut[0].DType
+	if !dOut[0].Contiguous() { // view_as_real's backward wants pairs in order
+		ordered := m.alloc(shape, d)
+		m.release(dOut[0])
+		dOut[0] = ordered
+	}
+	conjugate := m.allocLike(n.saved[0], n.saved[0].DType)
+	g := m.alloc(shape, d)
+	m.release(conjugate)
+	return Grads{g}
+}}
+
+// MulComplex is x * y of complex numbers, of a y without gradient, which is
+// kept. A complex number is written as two numbers along the last dimension.
+func (f *Frame) MulComplex(x, y *Tensor) *Tensor {
+	n := f.record(complexMulRule, x)
+	f.save(n, y)
+	return f.binaryResult(n, x, y)
+}

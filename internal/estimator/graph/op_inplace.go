@@ -111,3 +111,35 @@ func (f *Frame) DropPath(x *Tensor, p float64) *Tensor {
 	}
 	return f.Mul(x, f.produce(f.alloc(shape, x.DType)))
 }
+
+var copyIntoRule = &Rule{Name: "copy_", Source: "torch/csrc/autograd/functions/tensor.cpp:CopySlices, CopyBackwards", Backward: func(m *Machine, n *Node, dOut []*Tensor) Grads {
+	whole := m.alloc(dOut[0].Shape, dOut[0].DType)
+	part := m.alloc(n.attrs.Shape, dOut[0].DType)
+	var g Grads
+	var zeros *Tensor
+	if n.wants(0) {
+		zeros, g[0] = m.alloc(n.attrs.Shape, dOut[0].DType), whole // zeros are copied over the part
+	} else {
+		defer m.release(whole)
+	}
+	g[1] = part
+	if n.attrs.DType != part.DType {
+		g[1] = m.alloc(part.Shape, n.attrs.DType)
+		m.release(part)
+	}
+	m.letGo(zeros)
+	return g
+}}
+
+// CopyInto is base[..., part of the last dimension, ...].copy_(x).
+func (f *Frame) CopyInto(base, x *Tensor) *Tensor {
+	n := f.record(copyIntoRule, base, x)
+	if n != nil {
+		n.attrs.Shape, n.attrs.DType = x.Shape, x.DType
+	}
+	out := f.alias(base)
+	out.node, out.leaf = nil, nil
+	f.output(n, out, 0)
+	f.consume(base, x)
+	return f.produce(out)
+}

@@ -142,10 +142,18 @@ func (f *Frame) SumAll(x *Tensor) *Tensor {
 	return f.produce(out)
 }
 
-// MaskedFill is x.masked_fill(mask, number).
+var maskedFillGradRule = &Rule{Name: "masked_fill", Source: "derivatives.yaml:masked_fill.Scalar", Backward: func(m *Machine, n *Node, dOut []*Tensor) Grads {
+	return Grads{m.alloc(dOut[0].Shape, dOut[0].DType)}
+}}
+
+// MaskedFill is x.masked_fill(mask, number); the mask is kept where x needs a
+// gradient.
 func (f *Frame) MaskedFill(x, mask *Tensor) *Tensor {
+	n := f.record(maskedFillGradRule, x)
+	f.save(n, mask)
 	f.rule = maskedFillRule
 	out := f.alloc(broadcast(x.Shape, mask.Shape), x.DType)
+	f.output(n, out, 0)
 	f.consume(x, mask)
 	return f.produce(out)
 }

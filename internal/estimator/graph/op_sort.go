@@ -67,3 +67,20 @@ func (f *Frame) TopK(x *Tensor, k int64) (values, indices *Tensor) {
 	f.consume(x)
 	return f.produce(values), f.produce(indices)
 }
+
+var gatherLastRule = &Rule{Name: "gather", Source: "FunctionsManual.cpp:gather_backward (zeros, scatter_add_)", Backward: func(m *Machine, n *Node, dOut []*Tensor) Grads {
+	return Grads{m.alloc(n.attrs.Shape, dOut[0].DType)}
+}}
+
+// GatherLast is x.gather(-1, indices), which are kept.
+func (f *Frame) GatherLast(x, indices *Tensor) *Tensor {
+	n := f.record(gatherLastRule, x)
+	f.save(n, indices)
+	if n != nil {
+		n.attrs.Shape = x.Shape
+	}
+	out := f.alloc(indices.Shape, x.DType)
+	f.output(n, out, 0)
+	f.consume(x, indices)
+	return f.produce(out)
+}

@@ -43,11 +43,12 @@ var divideRule = &Rule{Name: "div", Source: "FunctionsManual.cpp:div_tensor_othe
 	var g Grads
 	x, y := n.saved[0], n.saved[1]
 	if n.wants(1) { // "other" before "self": -grad * ((self / other) / other)
+		wide := promote(x.DType, y.DType)
+		once := m.allocLike(x, wide)
+		twice := m.allocLike(x, wide)
 		negative := m.allocLike(dOut[0], dOut[0].DType)
-		once := m.allocLike(x, x.DType)
-		twice := m.allocLike(x, x.DType)
-		g[1] = m.allocLike(dOut[0], dOut[0].DType)
-		m.letGo(twice, once, negative)
+		g[1] = m.allocLike(dOut[0], promote(negative.DType, wide))
+		m.letGo(negative, twice, once)
 	}
 	if n.wants(0) {
 		g[0] = m.resultLike(dOut[0].Shape, promote(dOut[0].DType, y.DType), dOut[0])

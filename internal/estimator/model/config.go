@@ -44,6 +44,14 @@ func (c *Config) IntOr(fallback int64, keys ...string) int64 {
 	return fallback
 }
 
+// Whole is IntOr for a number that may be 0.
+func (c *Config) Whole(fallback int64, key string) int64 {
+	if v, ok := c.values[key]; ok && (v == float64(0) || v == 0) {
+		return 0
+	}
+	return c.IntOr(fallback, key)
+}
+
 func (c *Config) whole(key string, v any) int64 {
 	var n int64
 	switch x := v.(type) {

@@ -12,7 +12,7 @@ import (
 // decoderFamilies are the language models that predict the next token.
 func decoderFamilies() []Family {
 	return []Family{
-		llamaFamily, mixtralFamily, gpt2Family, qwen3Family, qwen2MoeFamily, qwen3MoeFamily, olmoeFamily, graniteFamily, olmoFamily, olmo2Family, gemmaFamily, gemma2Family, gemma3Family,
+		llamaFamily, mixtralFamily, gpt2Family, qwen3Family, qwen2MoeFamily, qwen3MoeFamily, olmoeFamily, deepseekFamily, glm4MoeFamily, graniteFamily, olmoFamily, olmo2Family, gemmaFamily, gemma2Family, gemma3Family,
 		cohereFamily, stablelmFamily, phiFamily, phi3Family, starcoder2Family, gptNeoXFamily, optFamily, bloomFamily, gptBigCodeFamily, gptNeoFamily, gptJFamily, falconFamily,
 	}
 }

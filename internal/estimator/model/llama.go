@@ -259,8 +259,13 @@ func llamaDecoderLayer(l llamaConfig, b Build, ctx *llamaContext) *graph.Module 
 
 // llamaBlock is the same with an MLP of a family's own.
 func llamaBlock(l llamaConfig, b Build, ctx *llamaContext, mlp *graph.Module) *graph.Module {
+	return llamaBlockOf(l, b, ctx, llamaAttention(l, b, ctx), mlp)
+}
+
+// llamaBlockOf is the same with an attention of a family's own too.
+func llamaBlockOf(l llamaConfig, b Build, ctx *llamaContext, attention, mlp *graph.Module) *graph.Module {
 	m := graph.NewModule(l.class + "DecoderLayer")
-	attention := m.Child("self_attn", llamaAttention(l, b, ctx))
+	m.Child("self_attn", attention)
 	m.Child("mlp", mlp)
 	inputNorm := m.Child("input_layernorm", l.norm(b.DType, l.hidden))
 	postNorm := m.Child("post_attention_layernorm", l.norm(b.DType, l.hidden))
