@@ -124,3 +124,22 @@ func (f *Frame) CrossEntropy(logits, target *Tensor) *Tensor {
 	f.consume(logp, target)
 	return f.produce(out)
 }
+
+var maxLastRule = &Rule{Name: "max", Source: "FunctionsManual.cpp:value_selecting_reduction_backward", Backward: func(m *Machine, n *Node, dOut []*Tensor) Grads {
+	return Grads{m.alloc(n.attrs.Shape, dOut[0].DType)}
+}}
+
+// MaxLast is x.max(-1, keepdim=True): it keeps where each maximum is.
+func (f *Frame) MaxLast(x *Tensor) *Tensor {
+	n := f.record(maxLastRule, x)
+	if n != nil {
+		n.attrs.Shape = x.Shape
+	}
+	shape := x.Shape.With(-1, 1)
+	out, at := f.alloc(shape, x.DType), f.alloc(shape, I64)
+	f.output(n, out, 0)
+	f.save(n, at)
+	f.release(at)
+	f.consume(x)
+	return f.produce(out)
+}

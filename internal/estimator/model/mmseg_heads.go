@@ -9,6 +9,8 @@ func mmHeads() mmParts {
 	return mmParts{
 		"fcn": mm.fcnHead, "psp": mm.pspHead, "aspp": mm.asppHead, "sep_aspp": mm.separableASPPHead, "uper": mm.uperHead, "fpn": mm.fpnHead,
 		"segformer": mm.segformerHead, "lraspp": mm.lrasppHead,
+		"non_local": mm.nonLocalHead, "gc": mm.contextHead, "dual_attention": mm.dualAttentionHead,
+		"interlaced_sparse_attention": mm.interlacedHead, "ocr": mm.objectHead,
 	}
 }
 

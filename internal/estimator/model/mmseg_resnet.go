@@ -9,6 +9,7 @@ import "memplan/internal/estimator/graph"
 func mmBackbones() mmParts {
 	return mmParts{
 		"resnet": mm.resnet, "hrnet": mm.hrnet, "unet": mm.unet, "mobilenet_v2": mm.mobilenetV2, "mobilenet_v3": mm.mobilenetV3,
+		"resnest": mm.resnest, "bisenet_v1": mm.bisenetV1, "erfnet": mm.erfnet,
 	}
 }
 
