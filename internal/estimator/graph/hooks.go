@@ -149,6 +149,40 @@ func (m *Machine) OnGradient(t *Tensor, hook func()) bool {
 	return true
 }
 
+// Ghost reports whether a recomputation is past its end: what runs now does not
+// really run.
+func (m *Machine) Ghost() bool { return m.ghost }
+
+// SwapsData says that parameters are given other storages while a graph lives
+// (param.data = tensor). A leaf that is saved is the variable itself, so that
+// only the storages of views of it, as a linear layer's transpose is, are kept
+// (torch/csrc/autograd/saved_variable.cpp@v2.6.0, saved_original_).
+func (m *Machine) SwapsData() {
+	m.swapped = m.alloc(D(0), U8).storage
+	m.swaps = true
+}
+
+// original is what a saved variable keeps of a leaf whose data may be swapped:
+// nothing of its storage.
+func (m *Machine) original(t *Tensor) *Tensor {
+	o := m.newTensor()
+	*o = *t
+	o.storage, o.temp = m.swapped, false
+	return o
+}
+
+// transposed is the transpose of a weight as far as saving it goes: a view,
+// which keeps the storage.
+func (m *Machine) transposed(t *Tensor) *Tensor {
+	if !m.swaps {
+		return t
+	}
+	v := m.newTensor()
+	*v = *t
+	v.view = true
+	return v
+}
+
 // GradEnabled reports whether operations are recorded now
 // (torch.is_grad_enabled).
 func (m *Machine) GradEnabled() bool { return !m.noGrad }

@@ -53,6 +53,9 @@ type Machine struct {
 	// callbacks run at the end of the backward in hand.
 	callbacks []func()
 
+	swaps   bool      // parameters are given other storages
+	swapped storageID // stands for the storage of a leaf that is saved
+
 	everyLayer bool    // rows of layers are not shortened
 	rows       []row   // those of the pass in hand
 	bounds     []bound // where their layers begin, forward and backward

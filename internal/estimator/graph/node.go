@@ -143,12 +143,15 @@ func (m *Machine) save(n *Node, ts ...*Tensor) {
 		return
 	}
 	for _, t := range ts {
+		if m.swaps && t.leaf != nil && t.node == nil && !t.view {
+			t = m.original(t)
+		}
 		m.retain(t)
 		if s := &m.storages[t.storage]; s.cat == Temporaries {
 			m.recat(t.storage, Activations)
 		}
+		n.saved = append(n.saved, t)
 	}
-	n.saved = append(n.saved, ts...)
 }
 
 // output makes t the nr-th output of n.

@@ -33,7 +33,7 @@ func (f *Frame) linear(xs, ws, bs *Tensor) *Tensor {
 		flat = f.own1(f.Reshape(xs, -1, xs.Shape.At(-1)))
 	}
 	n := f.recordLinear(flat, ws, bs)
-	f.saveOperands(n, flat, ws)
+	f.saveOperands(n, flat, f.transposed(ws))
 	out := f.alloc(xs.Shape.With(-1, ws.Shape.D[0]), xs.DType)
 	f.product(bs != nil)
 	f.multiplies(xs.DType, 1, flat.Numel()/flat.Shape.At(-1), flat.Shape.At(-1), ws.Shape.D[0])

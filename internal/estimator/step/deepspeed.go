@@ -28,6 +28,8 @@ type zeroOptimizer interface {
 	// step updates the parameters and returns the norm of the gradients, which
 	// is the caller's; nil where it is a number on the host.
 	step(r *Run) *graph.Tensor
+	// settled reports whether the next step does what the last one did.
+	settled() bool
 	// numel is the number of parameters the rank keeps in the model's type.
 	numel() int64
 }
@@ -46,6 +48,8 @@ func newDeepSpeed(r *Run) *deepSpeed {
 	switch r.Job.Parallelism.Sharding {
 	case "zero1", "zero2":
 		d.zero = newZeroFlat(r, groups)
+	case "zero3":
+		d.zero = newZero3(r, groups)
 	default:
 		return nil
 	}

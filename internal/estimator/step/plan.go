@@ -305,11 +305,15 @@ func (r *Run) step(ph Phase) {
 
 // steady writes down steady steps until one leaves the state it began in; that
 // one stands for the rest. (Data parallelism lays its buckets anew in the
-// second step, so there it is the third.)
+// second step, and ZeRO 3 knows the order of modules from there, so there it is
+// the third.)
 func (r *Run) steady() {
 	for left := steadySteps; left > 0; left-- {
 		r.step(SteadyStep)
 		last := &r.program[len(r.program)-1]
+		if r.engine != nil && !r.engine.zero.settled() {
+			continue
+		}
 		if carry, ok := r.M.Repeatable(last.Parts...); ok {
 			last.Repeat, last.Carry = left, carry
 			r.M.Rename(carry)

@@ -165,6 +165,9 @@ func (z *zeroFlat) call(_ *Run, _ *graph.Frame, forward func() model.Outputs) mo
 	return forward()
 }
 
+// settled is true: all steps are alike.
+func (z *zeroFlat) settled() bool { return true }
+
 // numel is all parameters: they are whole on every rank.
 func (z *zeroFlat) numel() int64 {
 	n := int64(0)

@@ -43,7 +43,7 @@ func (z *zeroFlat) update(r *Run, g *flatGroup) {
 	forgetList(m, g.averaged)
 	g.averaged = nil
 	if z.clips {
-		unscaleAndClip(r)
+		unscaleAndClip(r, graph.F32)
 	}
 	g.master.Grad = grad
 	r.Optimizer.Step(r)

@@ -2,6 +2,7 @@ package step
 
 import (
 	"slices"
+	"strconv"
 	"strings"
 
 	"memplan/internal/estimator/graph"
@@ -42,9 +43,43 @@ func beyondZeRO(j *spec.Job) fault.Fields {
 		return f
 	}
 	refuse(j.Runtime.Trainer != "deepspeed", "runtime.trainer", j.Runtime.Trainer, "deepspeed (others are not modelled with ZeRO)", "deepspeed")
-	refuse(p.Sharding == "zero3", "parallelism.sharding", p.Sharding, "zero1 or zero2 (stage 3 is not modelled)", "zero2")
 	half := engineDType(t) != graph.F32
 	refuse(half && t.MasterWeights != "fp32", "training.master_weights", t.MasterWeights, "fp32: ZeRO steps a copy in fp32", "fp32")
 	refuse(half && DTypeOf(t.WeightsDType) != engineDType(t), "training.weights_dtype", string(t.WeightsDType), "the type of the precision, to which DeepSpeed casts the module", "")
+	refuse(t.GradScaler == spec.On, "training.grad_scaler", "true", "auto: DeepSpeed scales by a number of its own", "auto")
+	refuse(!enabled(t.OptimizerStep), "training.optimizer_step", "false", "true (ZeRO without a step is not modelled)", "true")
+	refuse(t.Quantization != nil && t.Quantization.Type != "none", "training.quantization", "a value", "none (others are not modelled with ZeRO)", "none")
+	f = append(f, beyondZeROSettings(p)...)
+	accumulates := t.GradientDType == "" || DTypeOf(t.GradientDType) == engineDType(t)
+	refuse(!accumulates && p.Sharding != "zero2", "training.gradient_dtype", string(t.GradientDType), "the engine's type (others are not modelled with "+p.Sharding+")", "")
+	if p.Sharding != "zero3" {
+		return f
+	}
+	refuse(p.Data < 2, "parallelism.data", strconv.Itoa(p.Data), "2 or more: on one rank stage 3 is not modelled", "2")
+	refuse(t.Method == "dora", "training.method", t.Method, "full or lora (others are not modelled with ZeRO 3)", "lora")
+	return f
+}
+
+// beyondZeROSettings lists what ZeRO is asked to keep where it is not modelled.
+func beyondZeROSettings(p *spec.Parallelism) fault.Fields {
+	var f fault.Fields
+	if p.Zero != nil && p.Zero.ShardOver != 0 {
+		f.Add("parallelism.zero.shard_over", p.Zero.ShardOver, "nothing: it is not modelled", "")
+	}
+	if len(p.Offload) > 0 && p.OffloadTo == "nvme" {
+		f.Add("parallelism.offload_to", p.OffloadTo, "cpu (others are not modelled)", "cpu")
+	}
+	for i, what := range p.Offload {
+		path := "parallelism.offload[" + strconv.Itoa(i) + "]"
+		switch {
+		case what == "optimizer" || what == "none":
+		case what != "parameters":
+			f.Add(path, what, "optimizer or parameters (others are not modelled with ZeRO)", "optimizer")
+		case p.Sharding != "zero3":
+			f.Add(path, what, "optimizer: only stage 3 keeps parameters elsewhere", "optimizer")
+		case !offloads(p, "optimizer"):
+			f.Add(path, what, "optimizer beside it (parameters alone are not modelled)", "optimizer")
+		}
+	}
 	return f
 }

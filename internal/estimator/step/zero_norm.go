@@ -30,7 +30,8 @@ func gradNorm(r *Run, grads []*graph.Tensor) *graph.Tensor {
 			norms = append(norms, f.Own(f.Norm(unnamed(f, zeroNormRule, fp64, g.Shape))))
 		}
 		f.Let("total_norm", sumOfSquares(f, norms))
-		total = f.Own(replaceInvalid(f))
+		f.Let("total_norm", unnamed(f, zeroNormRule, graph.F32, graph.D())) // its root
+		total = f.Own(replaceInvalid(f, graph.F32))
 	})
 	forgetList(r.M, norms)
 	return total
@@ -50,12 +51,11 @@ func sumOfSquares(f *graph.Frame, norms []*graph.Tensor) *graph.Tensor {
 	return total
 }
 
-// replaceInvalid takes the root of total_norm, and puts -1 where it is infinite
-// or no number.
-func replaceInvalid(f *graph.Frame) *graph.Tensor {
+// replaceInvalid puts -1 in place of a norm of type d that is infinite or no
+// number.
+func replaceInvalid(f *graph.Frame, d graph.DType) *graph.Tensor {
 	scalar := func(d graph.DType) *graph.Tensor { return unnamed(f, zeroNormRule, d, graph.D()) }
-	f.Let("total_norm", scalar(graph.F32))
-	abs := scalar(graph.F32)
+	abs := scalar(d)
 	f.Let("norm_is_inf", scalar(graph.Bool))
 	f.Drop(abs)
 	f.Let("norm_is_nan", scalar(graph.Bool))
@@ -63,9 +63,9 @@ func replaceInvalid(f *graph.Frame) *graph.Tensor {
 	f.Let("err", scalar(graph.F32))
 	invalid := scalar(graph.F32)
 	not := scalar(graph.Bool)
-	valid := scalar(graph.F32)
+	valid := scalar(d)
 	f.Drop(not)
-	sum := scalar(graph.F32)
+	sum := scalar(d)
 	f.Drop(invalid, valid)
 	return sum
 }
@@ -79,10 +79,10 @@ func normOfNorms(r *Run, ofGroups []*graph.Tensor) *graph.Tensor {
 }
 
 // unscaleAndClip is unscale_and_clip_grads of one gradient, where norms are
-// clipped: the quotient is computed on the card and applied in place.
-func unscaleAndClip(r *Run) {
+// clipped: the quotient, in type d, is computed on the card and applied in place.
+func unscaleAndClip(r *Run, d graph.DType) {
 	r.noGrad(func(f *graph.Frame) {
-		scalar := func() *graph.Tensor { return unnamed(f, unscaleRule, graph.F32, graph.D()) }
+		scalar := func() *graph.Tensor { return unnamed(f, unscaleRule, d, graph.D()) }
 		f.Let("clip", f.DivScalar(f.AddScalar(scalar())))
 		f.Let("clip", scalar())
 		f.Drop(reciprocalTimes(f, f.Let("combined_scale", scalar()))...)
