@@ -16,26 +16,40 @@ import (
 // jobInput is what every command that takes a job has in common.
 type jobInput struct {
 	File string   `arg:"" help:"The job, in YAML or JSON; - reads standard input."`
+	From string   `placeholder:"FORMAT" help:"The file is another tool's, as memplan import reads them; auto finds out whose."`
 	Set  []string `sep:"none" placeholder:"KEY=VALUE" help:"Set a key of the job over what the file says, as in --set training.micro_batch_size=8. Repeat for several."`
 }
 
 // job reads the job and sets what the command line sets. Its error tells every
 // wrong field.
 func (in jobInput) job(s *session) (spec.Job, error) {
-	job, err := in.decode(s.stdin)
+	job, err := in.decode(s)
 	return job, s.back.AllWrong(s.ctx, job, err)
 }
 
-func (in jobInput) decode(stdin io.Reader) (spec.Job, error) {
-	text, err := in.text(stdin)
+func (in jobInput) decode(s *session) (spec.Job, error) {
+	text, err := in.text(s.stdin)
 	if err != nil {
 		return spec.Job{}, err
 	}
-	job, err := wire.Decode(text)
+	job, err := in.parse(text, s.stderr)
 	if err != nil || len(in.Set) == 0 {
 		return job, err
 	}
 	return override(job, in.Set)
+}
+
+// parse reads our own format, or another tool's; of that, keys that are passed
+// over are told.
+func (in jobInput) parse(text []byte, told io.Writer) (spec.Job, error) {
+	if in.From == "" {
+		return wire.Decode(text)
+	}
+	r, err := readAs(in.From, text)
+	if err == nil {
+		r.tell(told)
+	}
+	return r.Job, err
 }
 
 // text is the job as it is written.

@@ -42,6 +42,8 @@ type command struct {
 	Check    checkCommand    `cmd:"" help:"Whether a job may start: the exit code says it."`
 	Fits     fitsCommand     `cmd:"" help:"The largest micro batch of a job that fits each card."`
 	Trace    traceCommand    `cmd:"" help:"Every allocation and free of a job, for memory_viz, Chrome or scripts."`
+	Import   importCommand   `cmd:"" help:"A job from another tool's file: axolotl, TrainingArguments, DeepSpeed and others."`
+	Export   exportCommand   `cmd:"" help:"A job as another tool's file."`
 	Models   modelsCommand   `cmd:"" help:"Models known by id."`
 	GPUs     gpusCommand     `cmd:"" name:"gpus" help:"Cards known by name."`
 }

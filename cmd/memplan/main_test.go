@@ -121,6 +121,13 @@ func TestGolden(t *testing.T) {
 		{name: "check-tight-strict", args: "check --strict testdata/job.yaml --set training.micro_batch_size=4", code: 1},
 		{name: "check-exceeds", args: "check testdata/job.yaml --set training.micro_batch_size=8", code: 1},
 		{name: "fits", args: "fits testdata/job.yaml --gpu A100-SXM4-80GB,H200-SXM-141GB,T4"},
+		{name: "import", args: "import testdata/axolotl.yaml"},
+		{name: "check-from", args: "check testdata/axolotl.yaml --from axolotl --set model.id=meta-llama/Llama-3.1-8B"},
+		{name: "import-wrong", args: "import testdata/axolotl.yaml --from axolot", code: 2},
+		{name: "import-unknown", args: "import testdata/help.stdout", code: 2},
+		{name: "export", args: "export testdata/job.yaml --to llamafactory"},
+		{name: "export-unfit", args: "export testdata/job.yaml --to deepspeed", code: 2},
+		{name: "help-export", args: "export --help"},
 		{name: "models", args: "models llama-3.1 --limit 3"},
 		{name: "help", args: "--help"},
 		{name: "help-check", args: "check --help"},
@@ -245,7 +252,7 @@ func TestOverride(t *testing.T) {
 			if tt.file != "" {
 				in.File = "-"
 			}
-			job, err := in.decode(strings.NewReader(tt.file))
+			job, err := in.decode(&session{surroundings: surroundings{stdin: strings.NewReader(tt.file)}})
 			require.NoError(t, err)
 			require.Equal(t, tt.expected, tt.got(job))
 			require.Equal(t, 4096, job.Training.SequenceLength, "what the file says stays")

@@ -78,6 +78,7 @@ var libraries = []struct {
 	{"github.com/alecthomas/kong", []string{"cmd"}},
 	{"github.com/prometheus/client_golang", []string{"internal/obs"}},
 	{"go.yaml.in/yaml/v3", []string{"internal/wire", "internal/catalog", "internal/jobfile"}},
+	{"github.com/pelletier/go-toml/v2", []string{"internal/jobfile"}},
 	{"net/http", []string{"internal/api", "internal/auth", "internal/obs", "internal/admission", "internal/hub", "internal/store/pgtest", "web", "cmd"}},
 	{"github.com/stretchr/testify", []string{"internal/store/storetest", "web/e2e"}},
 	{"github.com/google/go-cmp", []string{"internal/store/storetest"}},

@@ -1,6 +1,11 @@
 package wire
 
-import "fmt"
+import (
+	"fmt"
+	"strconv"
+
+	"memplan/internal/estimator/spec"
+)
 
 // optim is what a Hugging Face optimizer name stands for.
 type optim struct {
@@ -40,6 +45,20 @@ var optims = map[string]optim{
 	"galore_adamw_8bit_layerwise": {name: "galore_adamw", library: "bitsandbytes", bits: "8", inBackward: true},
 	"galore_adafactor_layerwise":  {name: "galore_adafactor", inBackward: true},
 	"apollo_adamw_layerwise":      {name: "apollo_adamw", inBackward: true},
+}
+
+// HuggingFaceOptimizers lists the values of transformers' `optim` that stand for
+// more than a name, by that value.
+func HuggingFaceOptimizers() map[string]spec.Optimizer {
+	all := make(map[string]spec.Optimizer, len(optims))
+	for name, o := range optims {
+		bits, _ := strconv.Atoi(o.bits)
+		all[name] = spec.Optimizer{
+			Name: o.name, Implementation: o.implementation, Library: o.library, StateBits: bits,
+			Paged: o.paged, InBackward: o.inBackward,
+		}
+	}
+	return all
 }
 
 // settings are the keys of the format's optimizer that the name stands for.
