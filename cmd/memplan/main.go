@@ -38,14 +38,15 @@ type command struct {
 	JSON    bool             `name:"json" help:"Print the answer as JSON, as REST gives it."`
 	Version kong.VersionFlag `help:"Print the version and stop."`
 
-	Estimate estimateCommand `cmd:"" help:"What a job needs at its peak, and whether it fits its target."`
-	Check    checkCommand    `cmd:"" help:"Whether a job may start: the exit code says it."`
-	Fits     fitsCommand     `cmd:"" help:"The largest micro batch of a job that fits each card."`
-	Trace    traceCommand    `cmd:"" help:"Every allocation and free of a job, for memory_viz, Chrome or scripts."`
-	Import   importCommand   `cmd:"" help:"A job from another tool's file: axolotl, TrainingArguments, DeepSpeed and others."`
-	Export   exportCommand   `cmd:"" help:"A job as another tool's file."`
-	Models   modelsCommand   `cmd:"" help:"Models known by id."`
-	GPUs     gpusCommand     `cmd:"" name:"gpus" help:"Cards known by name."`
+	Estimate  estimateCommand  `cmd:"" help:"What a job needs at its peak, and whether it fits its target."`
+	Check     checkCommand     `cmd:"" help:"Whether a job may start: the exit code says it."`
+	Fits      fitsCommand      `cmd:"" help:"The largest micro batch of a job that fits each card."`
+	Recommend recommendCommand `cmd:"" help:"What to change in a job: to make it fit, or fast, or large."`
+	Trace     traceCommand     `cmd:"" help:"Every allocation and free of a job, for memory_viz, Chrome or scripts."`
+	Import    importCommand    `cmd:"" help:"A job from another tool's file: axolotl, TrainingArguments, DeepSpeed and others."`
+	Export    exportCommand    `cmd:"" help:"A job as another tool's file."`
+	Models    modelsCommand    `cmd:"" help:"Models known by id."`
+	GPUs      gpusCommand      `cmd:"" name:"gpus" help:"Cards known by name."`
 }
 
 const description = `How much GPU memory a training job needs at its peak, before it is submitted.

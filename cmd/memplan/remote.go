@@ -17,6 +17,7 @@ import (
 	"memplan/internal/estimator/spec"
 	"memplan/internal/fault"
 	"memplan/internal/planner"
+	"memplan/internal/recommend"
 	"memplan/internal/snapshot"
 	"memplan/internal/wire"
 )
@@ -26,6 +27,7 @@ type backend interface {
 	Estimate(ctx context.Context, job spec.Job) (*estimator.Estimate, error)
 	Check(ctx context.Context, job spec.Job) (planner.Check, error)
 	Fits(ctx context.Context, job spec.Job, gpus []string) ([]planner.Fit, error)
+	Recommend(ctx context.Context, asked planner.Advice, progress func(recommend.Progress)) (*recommend.Recommendation, error)
 	WriteTrace(ctx context.Context, job spec.Job, format snapshot.Format, w io.Writer) error
 	Models(ctx context.Context, query string, limit int) ([]catalog.Model, error)
 	GPUs(ctx context.Context) ([]catalog.GPU, error)
@@ -90,6 +92,27 @@ func (r remote) Fits(ctx context.Context, job spec.Job, gpus []string) ([]planne
 		fits = append(fits, item.Fit)
 	}
 	return fits, err
+}
+
+// Recommend asks what to change. The server tells no progress this way.
+func (r remote) Recommend(ctx context.Context, a planner.Advice, _ func(recommend.Progress)) (*recommend.Recommendation, error) {
+	job, err := wire.Encode(a.Job)
+	if err != nil {
+		return nil, err
+	}
+	body, err := json.Marshal(struct {
+		wire.Advice
+		Job json.RawMessage `json:"job"`
+	}{a.Wire(), job})
+	if err != nil {
+		return nil, err
+	}
+	req, err := r.request(ctx, http.MethodPost, "/recommendations", body)
+	if err != nil {
+		return nil, err
+	}
+	var answer recommend.Recommendation
+	return &answer, r.do(req, &answer)
 }
 
 // AllWrong leaves a job that is wrong here as it is: the server is not asked.

@@ -78,6 +78,7 @@ func (s *server) version1(requestsPerMinute int) (http.Handler, http.HandlerFunc
 	s.registerChecks(api)
 	s.registerRuns(api)
 	s.registerCalibrations(api)
+	s.registerRecommendations(api)
 	s.registerCatalog(api)
 	document := serveDocument(api.OpenAPI())
 	r.Get("/openapi.json", document)

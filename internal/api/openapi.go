@@ -83,6 +83,7 @@ func describe(o *huma.OpenAPI) {
 		{Name: "checks", Description: "Whether it may run, and where."},
 		{Name: "runs", Description: "Jobs as they were measured, beside what was predicted."},
 		{Name: "calibrations", Description: "Fits of measured runs: what answers are made by."},
+		{Name: "recommendations", Description: "What to change."},
 		{Name: "catalogue", Description: "The models and cards known by name."},
 	}
 	r := o.Components.Schemas

@@ -13,7 +13,12 @@ type Fitness struct {
 	Usable      units.Bytes
 	Probability float64 // of fitting; a bound in the same way
 	Exact       bool
+	Bound       bool // it ran out of a little more than is usable, and nothing else is known
 }
+
+// clearly is how much of what is usable a job must run out of to be given up
+// without looking further.
+const clearly = 1.025
 
 // Fit answers whether a job fits a device with a probability, as Run's answer
 // would say it, and no more than that: it looks no further once the unlimited
@@ -28,16 +33,23 @@ func (w *Workspace) Fit(job spec.Job, device spec.Device, co spec.Coefficients, 
 		return Fitness{}, err
 	}
 	cfg := settings(job.Runtime, device.Total)
-	played, err := w.peaks(plan, cfg)
-	if err != nil {
-		return Fitness{}, err
-	}
 	at := func(simulated units.Bytes) Fitness {
 		var e Estimate
 		e.conclude(plan, device, co, simulated)
 		f := Fitness{Required: e.Peak.Required, Usable: e.Target.Usable, Probability: e.Target.ProbabilityFits}
 		f.Fits = f.Probability >= probable
 		return f
+	}
+	if beyond := units.Bytes(float64(device.Usable())*clearly) - co.Outside(); !exact && probable >= 0.5 && beyond > 0 {
+		limited := cfg
+		limited.Capacity = beyond
+		if _, ranOut, err := w.peaks(plan, limited); err != nil || ranOut {
+			return Fitness{Required: beyond + co.Outside(), Usable: device.Usable(), Bound: true}, err
+		}
+	}
+	played, _, err := w.peaks(plan, cfg)
+	if err != nil {
+		return Fitness{}, err
 	}
 	if most, least := at(played.Reserved.Peak), at(played.Active.Peak); !exact && (most.Fits || !least.Fits) {
 		if most.Fits {

@@ -66,11 +66,12 @@ func (w *Workspace) run(plan *step.Plan, cfg allocator.Config) (*replay, error) 
 	return r, err
 }
 
-// peaks replays a plan for its peaks alone: without limit, and with no log.
-func (w *Workspace) peaks(plan *step.Plan, cfg allocator.Config) (allocator.Stats, error) {
+// peaks replays a plan for its peaks alone, with no log. It says whether the
+// program ran out of the capacity that the configuration gives it.
+func (w *Workspace) peaks(plan *step.Plan, cfg allocator.Config) (stats allocator.Stats, ranOut bool, err error) {
 	var r replay
-	err := w.replay(&r, plan, cfg, &allocator.Watcher{Mark: r.mark})
-	return r.stats, err
+	err = w.replay(&r, plan, cfg, &allocator.Watcher{Mark: r.mark})
+	return r.stats, r.oom != nil, err
 }
 
 // replay runs a plan in the workspace's allocator, watched.

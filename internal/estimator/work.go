@@ -18,6 +18,16 @@ func (w *Workspace) Work(job spec.Job, device spec.Device) (*Work, error) {
 	return step.WorkOf(&w.memory, job, cardFor(device, spec.Coefficients{}))
 }
 
+// Runs fails where the engine has no rules for a job, as Run would, and
+// simulates nothing.
+func (w *Workspace) Runs(job spec.Job, device spec.Device) error {
+	job, _, err := Resolve(job)
+	if err != nil {
+		return err
+	}
+	return step.Runs(&w.memory, job, cardFor(device, spec.Coefficients{}))
+}
+
 // Multiprocessors is how many streaming multiprocessors a card has, or is taken
 // to have.
 func Multiprocessors(device spec.Device) int64 {

@@ -5,6 +5,7 @@ import (
 
 	"memplan/internal/estimator"
 	"memplan/internal/estimator/spec"
+	"memplan/internal/recommend"
 )
 
 // Decision is what a launcher should do with a job.
@@ -40,14 +41,8 @@ type Fix struct {
 	Patch []Change `json:"patch"`
 }
 
-// Change is one value of a job: where it stands, what it is (or is taken to be
-// where the job did not say), what it becomes. To is null for a value to leave
-// out.
-type Change struct {
-	Path string `json:"path"`
-	From any    `json:"from"`
-	To   any    `json:"to"`
-}
+// Change is one value of a job: where it stands, what it is, what it becomes.
+type Change = recommend.Change
 
 // defaultPolicy is the policy in force where no other is configured.
 func defaultPolicy(v estimator.Verdict) (Decision, Policy) {

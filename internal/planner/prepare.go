@@ -79,11 +79,17 @@ func (p *Planner) lookUp(ctx context.Context, job spec.Job) (*prepared, error) {
 	return r, nil
 }
 
+// inForce is the coefficients with the engine's error as wide as what was looked
+// up makes it.
+func (r *prepared) inForce() spec.Coefficients {
+	c := r.coefficients
+	c.EngineError = r.spread
+	return c
+}
+
 // run asks the engine and completes its answer with what the planner looked up.
 func (p *Planner) run(r *prepared) (*estimator.Estimate, error) {
-	coefficients := r.coefficients
-	coefficients.EngineError = r.spread
-	est, err := guarded(func() (*estimator.Estimate, error) { return p.engine(r.job, r.device, coefficients) })
+	est, err := guarded(func() (*estimator.Estimate, error) { return p.engine(r.job, r.device, r.inForce()) })
 	if err != nil {
 		return nil, withUnmodelled(err, r.job)
 	}

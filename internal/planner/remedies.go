@@ -25,7 +25,7 @@ func fuseAttention(job *spec.Job, now spec.Job, _ spec.Device) []Change {
 		return nil
 	}
 	job.Training.Attention = spec.Attention{Kernel: "sdpa"}
-	return []Change{{"training.attention", kernel, "sdpa"}}
+	return []Change{{Path: "training.attention", From: kernel, To: "sdpa"}}
 }
 
 func flashAttention(job *spec.Job, now spec.Job, card spec.Device) []Change {
@@ -35,7 +35,7 @@ func flashAttention(job *spec.Job, now spec.Job, card spec.Device) []Change {
 		return nil
 	}
 	job.Training.Attention = spec.Attention{Kernel: "flash"}
-	return []Change{{"training.attention", kernel, "flash"}}
+	return []Change{{Path: "training.attention", From: kernel, To: "flash"}}
 }
 
 // halveMicroBatch keeps the global batch: an odd micro batch is not halved.
@@ -46,8 +46,8 @@ func halveMicroBatch(job *spec.Job, now spec.Job, _ spec.Device) []Change {
 	}
 	job.Training.MicroBatchSize, job.Training.GradAccumSteps = micro/2, steps*2
 	return []Change{
-		{microBatchPath, micro, micro / 2},
-		{accumulationPath, steps, steps * 2},
+		{Path: microBatchPath, From: micro, To: micro / 2},
+		{Path: accumulationPath, From: steps, To: steps * 2},
 	}
 }
 
@@ -57,7 +57,7 @@ func checkpointAll(job *spec.Job, now spec.Job, _ spec.Device) []Change {
 		return nil
 	}
 	job.Training.Checkpointing = spec.Checkpointing{Mode: "full"}
-	return []Change{{"training.activation_checkpointing", orNone(mode), "full"}}
+	return []Change{{Path: "training.activation_checkpointing", From: orNone(mode), To: "full"}}
 }
 
 func mixPrecision(job *spec.Job, now spec.Job, card spec.Device) []Change {
@@ -70,7 +70,7 @@ func mixPrecision(job *spec.Job, now spec.Job, card spec.Device) []Change {
 		to = spec.PrecisionFP16Mixed
 	}
 	job.Training.Precision = to
-	return []Change{{"training.precision", string(precision), string(to)}}
+	return []Change{{Path: "training.precision", From: string(precision), To: string(to)}}
 }
 
 func eightBitAdam(job *spec.Job, now spec.Job, _ spec.Device) []Change {
@@ -79,11 +79,11 @@ func eightBitAdam(job *spec.Job, now spec.Job, _ spec.Device) []Change {
 		return nil
 	}
 	changes := []Change{
-		{"training.optimizer.library", o.Library, "bitsandbytes"},
-		{"training.optimizer.state_bits", max(o.StateBits, 32), 8},
+		{Path: "training.optimizer.library", From: o.Library, To: "bitsandbytes"},
+		{Path: "training.optimizer.state_bits", From: max(o.StateBits, 32), To: 8},
 	}
 	if asked := job.Training.Optimizer.Implementation; asked != "" {
-		changes = append(changes, Change{"training.optimizer.implementation", asked, nil}) // it is torch's
+		changes = append(changes, Change{Path: "training.optimizer.implementation", From: asked, To: nil}) // it is torch's
 	}
 	job.Training.Optimizer = spec.Optimizer{Name: o.Name, Library: "bitsandbytes", StateBits: 8}
 	return changes
@@ -97,8 +97,8 @@ func pureBF16(job *spec.Job, now spec.Job, card spec.Device) []Change {
 	}
 	job.Training.Precision, job.Training.WeightsDType = spec.PrecisionBF16, spec.BF16
 	return []Change{
-		{"training.precision", string(t.Precision), string(spec.PrecisionBF16)},
-		{"training.weights_dtype", string(t.WeightsDType), string(spec.BF16)},
+		{Path: "training.precision", From: string(t.Precision), To: string(spec.PrecisionBF16)},
+		{Path: "training.weights_dtype", From: string(t.WeightsDType), To: string(spec.BF16)},
 	}
 }
 

@@ -15,6 +15,13 @@ type Work struct {
 	Trained   int64 // bytes of those that are trained
 }
 
+// Runs fails where the engine has no rules for a resolved job, as Compile would,
+// and runs nothing of it.
+func Runs(memory *graph.Memory, job spec.Job, device graph.Device) error {
+	_, err := newRun(memory, job, device)
+	return err
+}
+
 // WorkOf runs one micro batch of a resolved job symbolically and returns what
 // it computes. The optimizer's own kernels are not part of it.
 func WorkOf(memory *graph.Memory, job spec.Job, device graph.Device) (*Work, error) {

@@ -112,8 +112,8 @@ var spreads = struct{ products, traffic, launch, exchange, offload, optimizer, i
 	products: 0.12, traffic: 0.20, launch: 0.40, exchange: 0.50, offload: 0.50, optimizer: 0.25, idle: 0.25, common: 0.15,
 }
 
-// Range is a low and a high end.
-type Range struct {
+// Span is a low and a high end.
+type Span struct {
 	Low  float64 `json:"low"`
 	High float64 `json:"high"`
 }
@@ -121,7 +121,18 @@ type Range struct {
 // ninety is the half width of a 90 % interval in standard deviations.
 const ninety = 1.645
 
-func around(x, sd float64) Range { return Range{x * math.Exp(-ninety*sd), x * math.Exp(ninety*sd)} }
+func around(x, sd float64) Span {
+	return Span{threeFigures(x * math.Exp(-ninety*sd)), threeFigures(x * math.Exp(ninety*sd))}
+}
+
+// threeFigures rounds to what a prior can mean.
+func threeFigures(x float64) float64 {
+	if !(x > 0) {
+		return 0
+	}
+	unit := math.Pow(10, math.Floor(math.Log10(x))-2)
+	return math.Round(x/unit) * unit
+}
 
 // deviations are the parts' shares of the time, each times its spread.
 func (s *Step) deviations() [7]float64 {
@@ -134,7 +145,7 @@ func (s *Step) deviations() [7]float64 {
 
 // TokensPerSecond is the range of tokens (samples where they have none) that
 // all ranks take in a second.
-func (s *Step) TokensPerSecond() Range {
+func (s *Step) TokensPerSecond() Span {
 	var sum float64
 	for _, d := range s.deviations() {
 		sum += d * d
@@ -147,7 +158,7 @@ const leastSpread = 0.01
 
 // RelativeTo is the range of how many times as fast as another job this one
 // takes tokens. What both do alike cancels.
-func (s *Step) RelativeTo(o *Step) Range {
+func (s *Step) RelativeTo(o *Step) Span {
 	mine, theirs := s.deviations(), o.deviations()
 	sum := leastSpread * leastSpread
 	for i := range mine {

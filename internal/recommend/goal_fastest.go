@@ -1,0 +1,199 @@
+package recommend
+
+import (
+	"cmp"
+	"slices"
+	"sync"
+)
+
+// fastestStep is the fastest step at one global batch: every candidate is
+// priced, which is cheap, and the fastest are asked about until they fit.
+func (s *solver) fastestStep() ([]found, error) {
+	spaces, err := s.spaces()
+	if err != nil {
+		return nil, err
+	}
+	var all []found
+	for _, sp := range spaces {
+		of, err := s.priced(sp)
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, of...)
+		if err := s.eliminate(sp, of); err != nil {
+			return nil, err
+		}
+	}
+	slices.SortStableFunc(all, func(a, b found) int {
+		return cmp.Or(-cmp.Compare(percents(a.step.Rate()), percents(b.step.Rate())), cmp.Compare(a.changes(), b.changes()), cmp.Compare(a.risk(), b.risk()))
+	})
+	return s.staircase(all)
+}
+
+func (f *found) risk() Risk { return f.sp.risk(f.candidate) }
+
+// perRank is the samples of an optimizer step on each data-parallel rank.
+func (s *solver) perRank(sp *space) int {
+	own := s.base.own()
+	global := s.GlobalBatch
+	if global == 0 {
+		global = own.micro * own.accumulation * max(1, s.base.now.Parallelism.Data)
+	}
+	return max(1, global/max(1, sp.now.Parallelism.Data))
+}
+
+// micros are the micro batches that divide what a rank takes in a step.
+func (s *solver) micros(sp *space) []int {
+	n := s.perRank(sp)
+	if !s.mayChange(microBatchPath) {
+		return []int{sp.now.Training.MicroBatchSize}
+	}
+	var all []int
+	for m := 1; m <= min(n, maxMicroBatch); m++ {
+		if n%m == 0 {
+			all = append(all, m)
+		}
+	}
+	return all
+}
+
+// priced is every candidate of a space with its predicted step. Those that
+// cannot be priced are not candidates.
+func (s *solver) priced(sp *space) ([]found, error) {
+	own := sp.own()
+	all := []candidate{own}
+	for i, a := range sp.axes {
+		n := len(all)
+		for pick := range a.choices {
+			for _, c := range all[:n] {
+				c.picks[i] = int8(pick + 1)
+				all = append(all, c)
+			}
+		}
+	}
+	micros, each1 := s.micros(sp), s.perRank(sp)
+	for len(all)*len(micros) > maxCandidates && len(micros) > 1 {
+		micros = slices.DeleteFunc(slices.Clone(micros), func(m int) bool { return m == micros[len(micros)/2] })
+	}
+	options := make([]found, 0, len(all)*len(micros))
+	for _, c := range all {
+		for _, m := range micros {
+			c.micro, c.accumulation = m, max(1, each1/m)
+			options = append(options, found{sp: sp, candidate: c})
+		}
+	}
+	s.doing("speeds", len(options))
+	ok := make([]bool, len(options))
+	const chunk = 256
+	err := each((len(options)+chunk-1)/chunk, func(i int) error {
+		for j := i * chunk; j < min((i+1)*chunk, len(options)); j++ {
+			if err := s.ctx.Err(); err != nil {
+				return err
+			}
+			step, err := s.price(sp, options[j].candidate)
+			options[j].step, ok[j] = step, err == nil
+		}
+		return nil
+	})
+	var kept []found
+	for i, f := range options {
+		if ok[i] {
+			kept = append(kept, f)
+		}
+	}
+	return kept, err
+}
+
+// eliminate asks about the candidates that save the most, and about those with
+// one choice less: what does not fit there fits nowhere.
+func (s *solver) eliminate(sp *space, of []found) error {
+	if len(of) <= round {
+		return nil
+	}
+	start := sp.own()
+	start.micro, start.accumulation = of[0].micro, of[0].accumulation
+	for _, f := range of {
+		if f.micro < start.micro {
+			start.micro, start.accumulation = f.micro, f.accumulation
+		}
+	}
+	corners, err := s.corners(sp, start, nil)
+	if err != nil {
+		return err
+	}
+	if err := each(len(corners), func(i int) error {
+		_, err := s.fit(sp, corners[i], false)
+		return err
+	}); err != nil {
+		return err
+	}
+	var probes []candidate
+	for _, c := range corners {
+		if f, err := s.fit(sp, c, false); err != nil || !f.Fits {
+			continue
+		}
+		for i, a := range sp.axes {
+			if a.class || c.picks[i] == 0 {
+				continue
+			}
+			c.picks[i] = 0
+			probes = append(probes, c)
+			c.picks[i] = int8(bySaving(a)[0])
+		}
+	}
+	return each(len(probes), func(i int) error {
+		_, err := s.fit(sp, probes[i], false)
+		return err
+	})
+}
+
+// staircase goes down a list of candidates, the fastest first, and takes those
+// that fit, each slower than the one before and, for that, a lesser change: of
+// less risk, or of fewer parts.
+func (s *solver) staircase(all []found) ([]found, error) {
+	s.doing("the fastest", 0)
+	var taken []found
+	asked := 0
+	for at := 0; at < len(all) && len(taken) < maxOptions && asked < simulations; {
+		var batch []found
+		for ; at < len(all) && len(batch) < round; at++ {
+			f := all[at]
+			if !lesser(f, taken) {
+				continue
+			}
+			if s.hopeless(f.sp, f.candidate) {
+				s.decided(1)
+				continue
+			}
+			batch = append(batch, f)
+		}
+		asked += len(batch)
+		fits := make([]bool, len(batch))
+		var mu sync.Mutex
+		if err := each(len(batch), func(i int) error {
+			f, err := s.fit(batch[i].sp, batch[i].candidate, false)
+			mu.Lock()
+			fits[i] = f.Fits
+			mu.Unlock()
+			return err
+		}); err != nil {
+			return nil, err
+		}
+		for i, f := range batch {
+			if fits[i] && lesser(f, taken) && len(taken) < maxOptions {
+				taken = append(taken, f)
+			}
+		}
+	}
+	return taken, nil
+}
+
+// lesser reports whether a candidate is a lesser change than every option taken.
+func lesser(f found, taken []found) bool {
+	for _, t := range taken {
+		if f.risk() >= t.risk() && f.changes() >= t.changes() {
+			return false
+		}
+	}
+	return true
+}
