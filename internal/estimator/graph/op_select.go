@@ -118,3 +118,30 @@ func (f *Frame) Total(x *Tensor) *Tensor {
 	f.consume(x)
 	return f.produce(out)
 }
+
+// TotalDim is x.sum(dim), of which gradients are wanted: they are expanded.
+func (f *Frame) TotalDim(x *Tensor, dim int) *Tensor {
+	n := f.record(totalRule, x)
+	if n != nil {
+		n.attrs.Shape = x.Shape
+	}
+	at := x.Shape.index(dim)
+	var kept [MaxDims]bool
+	shape := Dims{}
+	for i := range int(x.Shape.N) {
+		if kept[i] = i != at; kept[i] {
+			shape.D[shape.N] = x.Shape.D[i]
+			shape.N++
+		}
+	}
+	out := f.alloc(shape, x.DType)
+	f.reduceScratch(reductionOf(x, kept))
+	f.output(n, out, 0)
+	f.consume(x)
+	return f.produce(out)
+}
+
+var logSigmoidRule = &Rule{Name: "log_sigmoid_forward", Source: "derivatives.yaml:log_sigmoid_forward", Backward: likeGrad}
+
+// LogSigmoid is F.logsigmoid: it keeps its input; on CUDA its buffer is empty.
+func (f *Frame) LogSigmoid(x *Tensor) *Tensor { return f.unary(logSigmoidRule, x, true, false) }

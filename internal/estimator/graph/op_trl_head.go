@@ -17,32 +17,50 @@ type logProbHead struct {
 	compute                 DType
 }
 
-// ChunkedLogProb gives the log-probability of every target, the entropy of its
-// distribution, and whether it is the likeliest, without logits: a tile of them
-// at a time, made again in backward. It keeps its arguments and two statistics
-// of every token.
-func (f *Frame) ChunkedLogProb(hidden, weight, targets *Tensor) (logProbs, entropy, top *Tensor) {
+// TokenScores says what TRL's head gives of every token beside its
+// log-probability.
+type TokenScores struct {
+	Entropy    bool // of its distribution
+	MeanLogits bool
+	Top        bool // whether it is the likeliest
+}
+
+// ChunkedLogProb gives the log-probability of every target and what else is
+// asked for (nil where it is not: the entropy, the mean of the logits, whether it
+// is the likeliest), without logits: a tile of them at a time, made again in
+// backward. It keeps its arguments and two statistics of every token.
+func (f *Frame) ChunkedLogProb(hidden, weight, targets *Tensor, wanted TokenScores) (logProbs, entropy, mean, top *Tensor) {
 	n := f.record(chunkedLogProbRule, hidden, weight)
 	h := &logProbHead{Machine: f.Machine, hidden: hidden, weight: weight, targets: targets, compute: hidden.DType}
 	if d, casting := f.Autocasting(); casting {
 		h.compute = d
 	}
 	var logZ *Tensor
-	f.NoGrad(func() { logProbs, entropy, top, logZ = h.forward() })
-	f.save(n, hidden, weight, targets, logZ, entropy)
+	f.NoGrad(func() { logProbs, entropy, mean, top, logZ = h.forward(wanted) })
+	f.save(n, hidden, weight, targets, logZ)
+	if entropy != nil {
+		f.save(n, entropy)
+	}
 	if n != nil {
 		n.apply = func(n *Node, dOut []*Tensor) Grads { return h.backward(n) }
 	}
 	f.output(n, logProbs, 0)
-	f.output(n, entropy, 1)
+	if entropy != nil {
+		f.output(n, entropy, 1)
+	}
 	f.release(logZ)
 	f.consume(hidden, targets)
-	return f.produce(logProbs), f.produce(entropy), f.produce(top)
+	for _, t := range []*Tensor{logProbs, entropy, mean, top} {
+		if t != nil {
+			f.produce(t)
+		}
+	}
+	return logProbs, entropy, mean, top
 }
 
 // forward folds every tile into seven statistics of a token, and those into
 // what is returned.
-func (h *logProbHead) forward() (logProbs, entropy, top, logZ *Tensor) {
+func (h *logProbHead) forward(wanted TokenScores) (logProbs, entropy, mean, top, logZ *Tensor) {
 	rows := D(h.hidden.Shape.D[0])
 	var statistics [7]*Tensor
 	for i := range statistics {
@@ -54,14 +72,21 @@ func (h *logProbHead) forward() (logProbs, entropy, top, logZ *Tensor) {
 	logZ = perToken(F32)
 	h.release(logSum)
 	logProbs = perToken(F32)
-	mean := perToken(F32)
-	entropy = perToken(F32)
-	h.release(mean)
-	likely, only := perToken(Bool), perToken(Bool)
-	top = perToken(Bool)
-	h.letGo(likely, only)
+	if wanted.Entropy {
+		quotient := perToken(F32)
+		entropy = perToken(F32)
+		h.release(quotient)
+	}
+	if wanted.MeanLogits {
+		mean = perToken(F32)
+	}
+	if wanted.Top {
+		likely, only := perToken(Bool), perToken(Bool)
+		top = perToken(Bool)
+		h.letGo(likely, only)
+	}
 	h.letGo(append(locals, statistics[:]...)...)
-	return logProbs, entropy, top, logZ
+	return logProbs, entropy, mean, top, logZ
 }
 
 // tiles makes the logits of every tile in one buffer, with so many products for

@@ -216,6 +216,12 @@ func (f *Frame) Slice(t *Tensor, dim int, from, to int64) *Tensor {
 	return f.viewOf(sliceRule, t, t.Shape.With(dim, to-from), t.Stride)
 }
 
+// SliceLast is t[..., -n:, ...] along one dimension, which is recorded even
+// where n is all of it.
+func (f *Frame) SliceLast(t *Tensor, dim int, n int64) *Tensor {
+	return f.viewOf(sliceRule, t, t.Shape.With(dim, n), t.Stride)
+}
+
 // SliceStep is t[..., from::step] along the last dimension.
 func (f *Frame) SliceStep(t *Tensor, from, step int64) *Tensor {
 	shape := t.Shape.With(-1, (t.Shape.At(-1)-from+step-1)/step)

@@ -118,7 +118,7 @@ func (lm *causalLM) setHead(name string, head *graph.Module) {
 // run is the model's forward with labels.
 func (lm *causalLM) run(f *graph.Frame, b Batch) Outputs {
 	lm.ctx.batch, lm.ctx.cache = b, nil
-	if lm.build.Patches.Scored {
+	if lm.build.Patches.Scored != nil {
 		return lm.scored(f, b)
 	}
 	if lm.build.UseCache {

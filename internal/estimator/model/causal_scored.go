@@ -16,8 +16,8 @@ func (lm *causalLM) scored(f *graph.Frame, b Batch) Outputs {
 		valid := f.Let("mask", f.Compare(labels, nil))
 		rows, targets := f.MaskIndex(hidden, valid), f.MaskIndex(labels, valid)
 		perToken := f.Func(func(f *graph.Frame, in ...*graph.Tensor) []*graph.Tensor {
-			logProbs, entropy, top := f.ChunkedLogProb(in[0], lm.head.Params[0].T(), in[1])
-			return []*graph.Tensor{logProbs, entropy, top}
+			logProbs, entropy, mean, top := f.ChunkedLogProb(in[0], lm.head.Params[0].T(), in[1], *lm.build.Patches.Scored)
+			return []*graph.Tensor{logProbs, entropy, mean, top}
 		}, rows, targets)
 		fields := f.Func(scatter, append(perToken, valid)...)
 		logProbs := f.Let("log_probs", fields[0])
@@ -27,32 +27,43 @@ func (lm *causalLM) scored(f *graph.Frame, b Batch) Outputs {
 			count = f.Let("count", f.Clamp(f.Sum(valid)))
 			loss = f.Quotient(total, count)
 		})
-		return []*graph.Tensor{loss, logProbs, fields[1], fields[2], valid, count}
+		if !f.GradEnabled() { // the graph does not keep it
+			count = nil
+		}
+		return []*graph.Tensor{loss, logProbs, fields[1], fields[2], fields[3], valid, count}
 	}, b.Tensor(Labels))
 	return Outputs{Loss: f.Own(out[0]), Others: owned(f, out[1:])}
 }
 
-// The fields of the output, by their place among Outputs.Others.
+// The fields of the output, by their place among Outputs.Others; nil where they
+// were not asked for.
 const (
 	ScoredLogProbs = iota
 	ScoredEntropy
+	ScoredMeanLogits
 	ScoredTop
 	ScoredMask
 )
 
 // scatter brings what was computed of valid tokens back to their places.
 func scatter(f *graph.Frame, in ...*graph.Tensor) []*graph.Tensor {
-	valid := in[3]
-	logProbs := f.Let("log_probs", f.ScatterZeros(valid, in[0]))
-	var entropy *graph.Tensor
-	f.NoGrad(func() { entropy = f.Let("entropy", f.ScatterZeros(valid, in[1])) }) // nobody runs it back
-	top := f.Let("is_top1", f.ScatterZeros(valid, in[2]))
-	return []*graph.Tensor{logProbs, entropy, top}
+	valid := in[4]
+	fields := []*graph.Tensor{f.Let("log_probs", f.ScatterZeros(valid, in[0])), nil, nil, nil}
+	f.NoGrad(func() { // nobody runs them back
+		for i, name := range []string{"entropy", "mean_logits", "is_top1"} {
+			if in[i+1] != nil {
+				fields[i+1] = f.Let(name, f.ScatterZeros(valid, in[i+1]))
+			}
+		}
+	})
+	return fields
 }
 
 func owned(f *graph.Frame, ts []*graph.Tensor) []*graph.Tensor {
 	for i, t := range ts {
-		ts[i] = f.Own(t)
+		if t != nil {
+			ts[i] = f.Own(t)
+		}
 	}
 	return ts
 }

@@ -93,7 +93,22 @@ func (m *decoder) causalLM(class, name string, b Build, hidden, vocab int64, tie
 // network is the built model.
 func (m *decoder) network(lm *causalLM) *Network {
 	lm.Named("")
-	return &Network{Root: lm.Module, Embeddings: m.embedTokens, Head: lm.head, Blocks: m.layers, Items: lm.items(), Forward: lm.run}
+	return &Network{Root: lm.Module, Embeddings: m.embedTokens, Head: lm.head, Blocks: m.layers, Items: lm.items(), Forward: lm.run, Remember: m.remember}
+}
+
+// remember is Network.Remember.
+func (m *decoder) remember() (restore func()) {
+	ctx, local := *m.ctx, m.local
+	var window llamaContext
+	if local != nil {
+		window = *local
+	}
+	return func() {
+		*m.ctx = ctx
+		if local != nil {
+			*local = window
+		}
+	}
 }
 
 // forward takes input ids and an attention mask and returns the last hidden

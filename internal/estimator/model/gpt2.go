@@ -52,7 +52,10 @@ func newGPT2(c Config, b Build) (*Network, error) {
 	lm := newCausalLM("GPT2LMHeadModel", "transformer", base.Module, base.wte, &base.ctx.decoderContext, b, g.hidden, g.vocab, g.tied)
 	lm.takesOwnLoss()
 	lm.Named("")
-	return &Network{Root: lm.Module, Embeddings: base.wte, Head: lm.head, Blocks: base.blocks, Items: lm.items(), Forward: lm.run}, nil
+	return &Network{Root: lm.Module, Embeddings: base.wte, Head: lm.head, Blocks: base.blocks, Items: lm.items(), Forward: lm.run, Remember: func() func() {
+		ctx := *base.ctx
+		return func() { *base.ctx = ctx }
+	}}, nil
 }
 
 // conv1D is transformers' Conv1D: a linear layer whose weight is stored

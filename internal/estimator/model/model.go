@@ -76,8 +76,9 @@ type Patches struct {
 	// [tokens, hidden] and the head's weight: no logits are made.
 	LinearCrossEntropy func(f *graph.Frame, hidden, weight, target *graph.Tensor) *graph.Tensor
 	// Scored says that a causal language model gives the log-probabilities of
-	// its labels and no logits, as TRL's trainers make it.
-	Scored bool
+	// its labels, and what else is asked for of them, and no logits, as TRL's
+	// trainers make it; nil does not.
+	Scored *graph.TokenScores
 }
 
 // Attention is the kernel the model's attention runs.
@@ -101,6 +102,10 @@ type Network struct {
 	LossApart bool
 	// Forward runs the model with its loss.
 	Forward func(f *graph.Frame, b Batch) Outputs
+	// Remember notes what blocks read of the forward that runs (masks, positions)
+	// and returns what puts it back, for a forward in between. nil where blocks
+	// read nothing.
+	Remember func() (restore func())
 	// Items says how a Trainer counts the items of a batch for the loss.
 	Items Items
 	// Head is the output layer of a language model, nil where there is none

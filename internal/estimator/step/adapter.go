@@ -22,6 +22,7 @@ type adapter struct {
 	dropout float64
 	dtype   graph.DType
 	dora    bool
+	off     *bool // disable_adapters
 }
 
 // adapt puts low-rank adapters on the module tree and freezes the rest. It
@@ -40,7 +41,7 @@ func adapt(r *Run, family *model.Family) error {
 	for _, p := range r.Net.Root.Parameters() {
 		p.Trained = false
 	}
-	low := adapter{rank: int64(a.Rank), dropout: a.Dropout, dora: t.Method == "dora"}
+	low := adapter{off: &r.adaptersOff, rank: int64(a.Rank), dropout: a.Dropout, dora: t.Method == "dora"}
 	for _, m := range targets {
 		low.dtype = adapterType(r, m, a.DType)
 		low.wrap(m)
@@ -156,6 +157,7 @@ func (a adapter) wrap(m *graph.Module) {
 	if a.dora {
 		m.Forward = p.dora(child("lora_magnitude_vector", graph.NewModule("DoraLinearLayer")), a, out)
 	}
+	m.Forward = p.unless(a.off, m.Forward)
 }
 
 // features gives a layer's width out and in; Conv1D stores its weight turned.
@@ -192,6 +194,16 @@ func dropoutModule(p float64) *graph.Module {
 type pair struct {
 	base, dropout, down, up *graph.Module
 	dtype                   graph.DType
+}
+
+// unless is the forward that with adapters off is the base layer's alone.
+func (p pair) unless(off *bool, forward func(f *graph.Frame, in ...*graph.Tensor) []*graph.Tensor) func(f *graph.Frame, in ...*graph.Tensor) []*graph.Tensor {
+	return func(f *graph.Frame, in ...*graph.Tensor) []*graph.Tensor {
+		if off == nil || !*off {
+			return forward(f, in...)
+		}
+		return []*graph.Tensor{f.Let("result", f.Call1(p.base, in[0]))}
+	}
 }
 
 // lora is Linear.forward of tuners/lora/layer.py.

@@ -137,7 +137,9 @@ const channelsLast = "channels_last"
 // patchesOf are the functions that kernel libraries and trainers replace.
 func patchesOf(j *spec.Job) model.Patches {
 	p := ligerPatches(&j.Training)
-	p.Scored = j.Runtime.Trainer == "trl"
+	if j.Runtime.Trainer == "trl" {
+		p.Scored = scoresOf(j.Training.Objective)
+	}
 	return p
 }
 

@@ -45,7 +45,7 @@ func beyond(j *spec.Job) fault.Fields {
 	if !zero(p) {
 		oneOf("training.master_weights", t.MasterWeights, "none")
 	}
-	oneOf("training.objective", t.Objective, "sft", "pretrain", "classification", "segmentation", "diffusion")
+	oneOf("training.objective", t.Objective, "sft", "pretrain", "classification", "segmentation", "diffusion", "dpo")
 	oneOf("training.memory_format", t.MemoryFormat, "contiguous", channelsLast)
 	oneOf("training.packing", t.Packing, "none", "concatenated")
 	oneOf("training.activation_checkpointing", t.Checkpointing.Mode, "none", "full")
@@ -59,7 +59,12 @@ func beyond(j *spec.Job) fault.Fields {
 	oneOf("training.attention", t.Attention.Kernel, "sdpa", "flash", "eager", "math")
 	oneOf("training.attention.backend", t.Attention.Backend, "flash", "efficient", "math", "cudnn")
 	oneOf("training.loss", t.Loss.Kind, "default", fusedLinear)
-	oneOf("training.reference_model", t.ReferenceModel, "none")
+	if t.Objective == "dpo" {
+		oneOf("training.reference_model", t.ReferenceModel, "copy", "adapter-off", "precomputed", "none")
+		oneOf("runtime.trainer", j.Runtime.Trainer, "trl")
+	} else {
+		oneOf("training.reference_model", t.ReferenceModel, "none")
+	}
 	oneOf("parallelism.sharding", p.Sharding, "none", "ddp", "fsdp", "zero1", "zero2", "zero3")
 	one("parallelism.tensor", p.Tensor)
 	one("parallelism.pipeline", p.Pipeline)

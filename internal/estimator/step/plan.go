@@ -174,10 +174,17 @@ type Run struct {
 	parts     []allocator.Part
 	doubts    []Doubt
 	ema       *weightAverage
+	// reference is the frozen model of a preference objective; nil where it is
+	// the trained one with its adapters off, or none.
+	reference   *model.Network
+	adaptersOff bool
 }
 
 func newRun(memory *graph.Memory, job spec.Job, device graph.Device) (*Run, error) {
-	if job.Training.DropoutDisabled {
+	switch {
+	case job.Runtime.Trainer == "trl" && job.Training.Objective == "dpo":
+		plainDropout(&job)
+	case job.Training.DropoutDisabled:
 		job.Model.Config = withoutDropout(job.Model.Config)
 	}
 	r := &Run{Job: &job, M: graph.NewMachineIn(memory, versionsOf(job.Runtime), device)}
@@ -192,6 +199,9 @@ func newRun(memory *graph.Memory, job spec.Job, device graph.Device) (*Run, erro
 		return nil, fields
 	}
 	if err := r.build(family, config); err != nil {
+		return nil, err
+	}
+	if err := r.buildReference(family, config); err != nil {
 		return nil, err
 	}
 	r.trainer = t()

@@ -31,6 +31,9 @@ var (
 )
 
 func (h *hfLoop) begin(r *Run) {
+	if r.reference != nil {
+		r.M.ToDevice(r.reference.Root)
+	}
 	h.divides = r.M.Versions.Transformers.AtLeast(tensorItemsSince)
 	h.trLoss = r.M.Make(trLossRule, graph.Temporaries, graph.F32, graph.D())
 }
@@ -160,6 +163,10 @@ func convertOutputs(f *graph.Frame, out *model.Outputs) {
 		converted.Logits = f.Own(f.To(out.Logits, graph.F32))
 	}
 	for _, t := range out.Others {
+		if t == nil {
+			converted.Others = append(converted.Others, nil)
+			continue
+		}
 		d := t.DType
 		if d.Floating() {
 			d = graph.F32

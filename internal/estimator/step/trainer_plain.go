@@ -156,6 +156,9 @@ func (r *Run) inputsOf(batch int) []model.Input {
 	if t.Precision.Mixed() != "" {
 		s.Continuous = graph.F32 // autocast takes it from there
 	}
+	if t.Objective == "dpo" {
+		return preferenceInputs(s, t.ReferenceModel)
+	}
 	if r.Net.Inputs == nil {
 		return model.TokenInputs(s)
 	}

@@ -20,8 +20,12 @@ func beyondTRL(j *spec.Job, f *fault.Fields) {
 	if kind, _ := j.Model.Config["model_type"].(string); kind != "" && !known[kind] {
 		f.Add("runtime.trainer", "trl", "hf for "+kind+": TRL is modelled for "+names(known), "hf")
 	}
-	if o := j.Training.Objective; o != "sft" && o != "pretrain" && o != "" {
-		f.Add("training.objective", o, "sft (others are not modelled with TRL)", "sft")
+	switch o := j.Training.Objective; o {
+	case "sft", "pretrain", "":
+	case "dpo":
+		beyondDPO(j, f)
+	default:
+		f.Add("training.objective", o, "one of sft, dpo (others are not modelled with TRL)", "sft")
 	}
 	if n := j.Parallelism.Ranks(); n > 1 {
 		f.Add("runtime.trainer", "trl", "hf on several ranks (TRL is not modelled there)", "hf")
@@ -31,9 +35,25 @@ func beyondTRL(j *spec.Job, f *fault.Fields) {
 	}
 }
 
+// beyondDPO lists references that contradict the method.
+func beyondDPO(j *spec.Job, f *fault.Fields) {
+	t := &j.Training
+	switch {
+	case t.ReferenceModel == "copy" && t.Adapter != nil:
+		f.Add("training.reference_model", "copy", "adapter-off or precomputed: with an adapter the base is the reference", "adapter-off")
+	case t.ReferenceModel == "adapter-off" && t.Adapter == nil:
+		f.Add("training.reference_model", "adapter-off", "copy or precomputed: there is no adapter to switch off", "copy")
+	case t.ReferenceModel == "none":
+		f.Add("training.reference_model", "none", "one of copy, adapter-off, precomputed: DPO compares with a reference", "copy")
+	}
+}
+
 // computeTRLLoss runs the model, averages over the step's labels, and sums what
 // is logged; the sums live until it returns.
 func (h *hfLoop) computeTRLLoss(r *Run) *graph.Tensor {
+	if r.Job.Training.Objective == "dpo" {
+		return h.computeDPOLoss(r)
+	}
 	f := r.Loop
 	r.Batch.NumItems, r.Batch.Counted = h.numItems, true
 	out := r.callModel(f, func() model.Outputs { return h.forward(r, f) })
