@@ -19,7 +19,7 @@ import (
 const policy = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
 
 func pages() []string {
-	return []string{"/", "/plan?" + example, "/plan/fits?" + example, "/plan/fixes?" + example, "/docs/method", "/nowhere"}
+	return []string{"/", "/plan?" + example, "/plan/fits?" + example, "/plan/fixes?" + example, "/docs/method", "/fit", "/fit?goal=fastest_step&" + example, "/fit?goal=fewest_gpus&" + example, "/nowhere"}
 }
 
 func TestEveryPageHasTheContentPolicyAndObeysIt(t *testing.T) {

@@ -64,14 +64,16 @@ func (a answer) effect(x estimator.Assumption) string {
 // choiceText prints an assumed value as the format spells it.
 func choiceText(v any) string { return formText(v) }
 
-// patched is the address with a fix applied.
-func (s state) patched(f planner.Fix) string {
+// patched is the address with a patch applied.
+func (s state) patched(patch []planner.Change) string {
 	s.Values = cloneValues(s.canonical())
-	for _, c := range f.Patch {
+	for _, c := range patch {
 		for _, name := range spellings(c.Path) {
 			s.Values.Del(name)
 		}
-		s.Values.Set(nameOf(c.Path), formText(c.To))
+		if c.To != nil {
+			s.Values.Set(nameOf(c.Path), formText(c.To))
+		}
 	}
 	return "/plan?" + encodeQuery(s.Values, s.Unit)
 }

@@ -12,6 +12,7 @@ import (
 	"memplan/internal/estimator"
 	"memplan/internal/estimator/spec"
 	"memplan/internal/planner"
+	"memplan/internal/recommend"
 )
 
 // Planner is what the pages ask of the use cases; *planner.Planner is one.
@@ -21,6 +22,7 @@ type Planner interface {
 	Saved(ctx context.Context, id string) (*estimator.Estimate, error)
 	Check(ctx context.Context, job spec.Job) (planner.Check, error)
 	Fits(ctx context.Context, job spec.Job, gpus []string) ([]planner.Fit, error)
+	Recommend(ctx context.Context, asked planner.Advice, progress func(recommend.Progress)) (*recommend.Recommendation, error)
 	WithEffects(ctx context.Context, job spec.Job, est *estimator.Estimate) *estimator.Estimate
 	AllWrong(ctx context.Context, job spec.Job, found error) error
 	Models(query string, limit int) []catalog.Model
@@ -60,6 +62,7 @@ func New(c Config) http.Handler {
 	r.Get("/plan/result", s.page(s.planResult))
 	r.Get("/plan/fixes", s.page(s.planFixes))
 	r.Get("/plan/fits", s.page(s.planFits))
+	r.Get("/fit", s.page(s.fit))
 	r.Get("/models", s.page(s.models))
 	r.Post("/estimates", s.page(s.save))
 	r.Get("/e/{id}", s.page(s.saved))

@@ -9,6 +9,7 @@ import (
 	"memplan/internal/estimator"
 	"memplan/internal/estimator/spec"
 	"memplan/internal/fault"
+	"memplan/internal/jobfile"
 	"memplan/internal/recommend"
 )
 
@@ -136,11 +137,24 @@ func (p *Planner) estimateOptions(ctx context.Context, answer *recommend.Recomme
 		o := &answer.Options[i]
 		o.Estimate, errs[i] = p.run(ready[o.Card].with(o.Job))
 		if o.Estimate != nil {
-			o.Snippets = p.snippets(o.Job)
+			o.Snippets, errs[i] = snippets(o.Estimate)
 		}
 	})
 	return errors.Join(append(errs, ctx.Err())...)
 }
 
-// snippets is a job in the words of other tools. None is written yet.
-func (p *Planner) snippets(spec.Job) []recommend.Snippet { return []recommend.Snippet{} }
+// snippets is the estimated job in the words of every tool it suits.
+func snippets(est *estimator.Estimate) ([]recommend.Snippet, error) {
+	all := []recommend.Snippet{}
+	for _, f := range jobfile.Formats() {
+		if !f.Suits(est.Job) {
+			continue
+		}
+		w, err := f.Write(jobfile.Subject{Job: est.Job, Need: est.Peak.Interval.High, Host: est.HostMemory})
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, recommend.Snippet{Tool: f.Name, Title: f.Title, Text: w.Text, Unsaid: append([]string{}, w.Unsaid...)})
+	}
+	return all, nil
+}

@@ -47,8 +47,10 @@ type Option struct {
 
 // Snippet is an option in the words of another tool.
 type Snippet struct {
-	Tool string `json:"tool"`
-	Text string `json:"text"`
+	Tool   string   `json:"tool"`
+	Title  string   `json:"title"`
+	Text   string   `json:"text"`
+	Unsaid []string `json:"unsaid"` // job paths that the tool has no words for
 }
 
 // Point is one candidate of the front of memory against speed.
