@@ -71,7 +71,6 @@ func TestWhatTheEngineRefusesIsSaidBeforeTheClick(t *testing.T) {
 	require.Contains(t, off["f-training-compile"], "true")
 	require.NotContains(t, off, "f-target-gpu")
 	require.NotContains(t, off, "f-training-padding")
-	require.Contains(t, p.text("label[for=f-training-ema]"), "not modelled yet")
 	require.NotContains(t, p.text("label[for=f-training-micro-batch-size]"), "not modelled yet")
 	require.NotContains(t, p.text("label[for=f-training-attention-backend]"), "not modelled yet")
 
