@@ -53,8 +53,9 @@ type Machine struct {
 	// callbacks run at the end of the backward in hand.
 	callbacks []func()
 
-	swaps   bool      // parameters are given other storages
-	swapped storageID // stands for the storage of a leaf that is saved
+	linearFunction bool      // linear layers are DeepSpeed's function
+	swaps          bool      // parameters are given other storages
+	swapped        storageID // stands for the storage of a leaf that is saved
 
 	everyLayer bool    // rows of layers are not shortened
 	rows       []row   // those of the pass in hand

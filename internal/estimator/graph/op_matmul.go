@@ -15,7 +15,9 @@ func (f *Frame) Linear(x, weight, bias *Tensor) *Tensor {
 	xs := f.lower(x)
 	f.consume(x)
 	var out *Tensor
-	if bs != nil && !xs.Contiguous() && xs.Shape.N > 2 { // matmul, then the bias in place
+	if f.linearFunction {
+		out = f.linearAsFunction(xs, ws, bs)
+	} else if bs != nil && !xs.Contiguous() && xs.Shape.N > 2 { // matmul, then the bias in place
 		out = f.AddInPlace(f.linear(xs, ws, nil), bs)
 	} else {
 		out = f.linear(xs, ws, bs)

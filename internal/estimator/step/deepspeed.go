@@ -28,6 +28,8 @@ type zeroOptimizer interface {
 	// step updates the parameters and returns the norm of the gradients, which
 	// is the caller's; nil where it is a number on the host.
 	step(r *Run) *graph.Tensor
+	// host is the bytes of what the rank keeps on the host.
+	host(r *Run) int64
 	// settled reports whether the next step does what the last one did.
 	settled() bool
 	// numel is the number of parameters the rank keeps in the model's type.
@@ -44,7 +46,10 @@ func newDeepSpeed(r *Run) *deepSpeed {
 	if groups == nil {
 		groups = [][]*graph.Param{r.Params}
 	}
-	d := &deepSpeed{dividesFor: max(1, r.Job.Training.GradAccumSteps)}
+	d := &deepSpeed{dividesFor: 1}
+	if r.Job.Runtime.Trainer == "deepspeed" { // the Trainer divides by itself
+		d.dividesFor = max(1, r.Job.Training.GradAccumSteps)
+	}
 	switch r.Job.Parallelism.Sharding {
 	case "zero1", "zero2":
 		d.zero = newZeroFlat(r, groups)

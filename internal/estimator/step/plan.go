@@ -132,6 +132,9 @@ func (r *Run) host() (n int64) {
 	if h, ok := r.Optimizer.(interface{ hostBytes(r *Run) int64 }); ok {
 		n = h.hostBytes(r)
 	}
+	if r.engine != nil {
+		n += r.engine.zero.host(r)
+	}
 	if r.ema != nil {
 		n += r.ema.host
 	}

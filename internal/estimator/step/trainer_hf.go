@@ -50,6 +50,9 @@ func (h *hfLoop) micro(r *Run, i, n int) {
 	}
 	h.backward(r, loss)
 	r.End(BackwardPart)
+	if r.engine != nil && r.lastMicro { // the engine's wrapper steps at the end of backward
+		r.engine.step(r)
+	}
 	h.track(r, loss)
 	if i == n-1 {
 		h.last = h.batches[i]
@@ -146,7 +149,7 @@ func (h *hfLoop) computeLoss(r *Run) *graph.Tensor {
 // in fp32 (accelerate/accelerator.py:prepare_model).
 func (h *hfLoop) forward(r *Run, f *graph.Frame) model.Outputs {
 	d := r.Job.Training.Precision.Mixed()
-	if d == "" {
+	if d == "" || r.engine != nil { // DeepSpeed has cast the model itself
 		return r.Net.Forward(f, r.Batch)
 	}
 	var out model.Outputs
@@ -195,6 +198,11 @@ func (h *hfLoop) averages(r *Run) bool {
 // backward is accelerator.backward: the loss divided by accelerate's own
 // accumulation count, scaled, and run back.
 func (h *hfLoop) backward(r *Run, loss *graph.Tensor) {
+	if r.engine != nil {
+		r.engine.backward(r, loss)
+		r.M.DropGraph(loss)
+		return
+	}
 	divided := r.Loop.Let("loss", r.Loop.MulScalar(loss))
 	r.backward(divided)
 	r.Loop.Del("loss")
@@ -240,6 +248,10 @@ func (h *hfLoop) clip(r *Run) {
 }
 
 func (h *hfLoop) finish(r *Run) {
+	if r.engine != nil {
+		r.End(OptimizerPart)
+		return
+	}
 	h.clip(r)
 	r.stepOptimizer()
 	r.zeroGrad()

@@ -22,6 +22,7 @@ type zero3 struct {
 	offloadParts bool // and so are the parameters' parts
 	dtype        graph.DType
 	clips        bool
+	built        bool // within zero.Init, as the Trainer does
 
 	params    []*zeroParam // by ds_id
 	of        map[*graph.Param]*zeroParam
@@ -47,10 +48,11 @@ type zero3 struct {
 type zeroParam struct {
 	*graph.Param
 	id       int
-	part     int64         // elements of one rank's part, padded
-	shard    *graph.Tensor // ds_tensor, until it is part of the flat one
-	nothing  *graph.Tensor // what data is between uses
-	persists bool          // ds_persist: kept from the end of one step to the next
+	kind     graph.Category // of its part
+	part     int64          // elements of one rank's part, padded
+	shard    *graph.Tensor  // ds_tensor, until it is part of the flat one
+	nothing  *graph.Tensor  // what data is between uses
+	persists bool           // ds_persist: kept from the end of one step to the next
 	status   zeroStatus
 	users    []*zeroModule // ds_active_sub_modules
 	handle   *gather       // of the gather in flight
@@ -99,12 +101,14 @@ func newZero3(r *Run, groups [][]*graph.Param) *zero3 {
 		ranks: int64(p.Data), settings: p.Zero, overlap: *p.Zero.OverlapComm, contiguous: enabled(p.Zero.ContiguousGradients),
 		bucketSize: int64(p.Zero.ReduceBucketSize.Value), offload: offloads(p, "optimizer"), offloadParts: offloads(p, "parameters"),
 		dtype: engineDType(&r.Job.Training), clips: enabled(r.Job.Training.GradClipping), of: map[*graph.Param]*zeroParam{},
+		built: r.Job.Runtime.Trainer == "hf",
 	}
 	threshold := int64(p.Zero.ParamPersistenceThreshold.Value)
 	for i, w := range r.Net.Root.Parameters() {
-		q := &zeroParam{Param: w, id: i, part: divUp(w.Numel(), z.ranks), persists: w.Numel() <= threshold, status: available}
+		q := &zeroParam{Param: w, id: i, kind: w.Category, part: divUp(w.Numel(), z.ranks), persists: w.Numel() <= threshold, status: available}
 		z.params = append(z.params, q)
 		z.of[w] = q
+		w.Category = graph.Buckets // while it is whole
 	}
 	r.Params, r.ParamGroups = nil, nil
 	for i, ps := range groups {
@@ -143,14 +147,14 @@ func (z *zero3) split(ps []*graph.Param, size int64) []*subGroup {
 func (z *zero3) load(r *Run) {
 	m := r.M
 	m.SwapsData()
+	if z.built {
+		m.LinearFunction()
+	}
 	if r.Job.Training.Optimizer.Library == deepSpeedLibrary && !z.offload {
 		m.Make(adamRule, graph.OptimizerState, graph.I32, graph.D()) // _dummy_overflow_buf
 	}
-	m.ToDevice(r.Net.Root)
+	z.loadParts(r)
 	m.InModule(nil)
-	for _, p := range z.params {
-		z.cut(m, p)
-	}
 	if !z.offload {
 		m.Make(zeroGradRule, graph.Other, graph.Bool, graph.D(1)) // inf_or_nan_tracker
 	}
@@ -183,10 +187,36 @@ func (z *zero3) load(r *Run) {
 	}
 }
 
+// loadParts brings the parameters to the card and cuts them: one by one where
+// the model was built within zero.Init, else when all are there.
+func (z *zero3) loadParts(r *Run) {
+	m := r.M
+	if !z.built {
+		m.ToDevice(r.Net.Root)
+		m.InModule(nil)
+		for _, p := range z.params {
+			z.cut(m, p)
+		}
+		return
+	}
+	m.Register(r.Net.Root)
+	m.EachState(r.Net.Root, func(p *graph.Param) {
+		q := z.of[p]
+		switch {
+		case p.Tied != nil || p.Tensor != nil:
+		case q != nil:
+			m.Place(partitionRule, p, p.Numel())
+			z.cut(m, q)
+		default:
+			m.Place(partitionRule, p, p.Numel())
+		}
+	})
+}
+
 // cut is _partition_param for the first time.
 func (z *zero3) cut(m *graph.Machine, p *zeroParam) {
 	if !z.offloadParts {
-		p.shard = m.Make(partitionRule, p.Category, p.DType, graph.D(p.part))
+		p.shard = m.Make(partitionRule, p.kind, p.DType, graph.D(p.part))
 	}
 	whole := p.Tensor
 	m.Place(emptyRule, p.Param, 0)
@@ -210,7 +240,7 @@ func (z *zero3) defragment(m *graph.Machine) {
 	m.EmptyCache()
 	category := graph.Parameters
 	if len(z.trained) > 0 {
-		category = z.trained[0].Category
+		category = z.trained[0].kind
 	}
 	z.parts = m.Make(defragRule, category, z.dtype, graph.D(z.numelOf(z.trained)))
 }
@@ -241,6 +271,20 @@ func (z *zero3) numelOf(ps []*zeroParam) int64 {
 	n := int64(0)
 	for _, p := range ps {
 		n += p.part
+	}
+	return n
+}
+
+// host is the fp32 weights, gradients and moments of the trained parts, their
+// gradients in the type they come in, and the parts themselves where the job
+// keeps them there.
+func (z *zero3) host(r *Run) (n int64) {
+	trained := z.numelOf(z.trained)
+	if z.offload {
+		n += trained * ((2+hostMoments)*graph.F32.Size() + z.accumulates(&r.Job.Training).Size())
+	}
+	if z.offloadParts {
+		n += z.numelOf(z.params) * z.dtype.Size()
 	}
 	return n
 }

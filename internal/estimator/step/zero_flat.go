@@ -165,6 +165,28 @@ func (z *zeroFlat) call(_ *Run, _ *graph.Frame, forward func() model.Outputs) mo
 	return forward()
 }
 
+// host is the part's fp32 weights, gradients and moments, a buffer as large as
+// the largest parameter, and, where micro batches are added up, this rank's
+// gradients.
+func (z *zeroFlat) host(r *Run) int64 {
+	if !z.offload {
+		return 0
+	}
+	n := z.staging.Numel() * z.dtype.Size()
+	for _, g := range z.groups {
+		n += g.part * (2 + hostMoments) * graph.F32.Size()
+		for _, p := range g.mine {
+			if r.Job.Training.GradAccumSteps > 1 {
+				n += p.Numel() * z.dtype.Size()
+			}
+		}
+	}
+	return n
+}
+
+// hostMoments is how many tensors DeepSpeedCPUAdam keeps beside the weights.
+const hostMoments = 2
+
 // settled is true: all steps are alike.
 func (z *zeroFlat) settled() bool { return true }
 

@@ -42,7 +42,7 @@ func beyondZeRO(j *spec.Job) fault.Fields {
 	if !zero(p) {
 		return f
 	}
-	refuse(j.Runtime.Trainer != "deepspeed", "runtime.trainer", j.Runtime.Trainer, "deepspeed (others are not modelled with ZeRO)", "deepspeed")
+	refuse(j.Runtime.Trainer != "deepspeed" && j.Runtime.Trainer != "hf", "runtime.trainer", j.Runtime.Trainer, "deepspeed or hf (others are not modelled with ZeRO)", "deepspeed")
 	half := engineDType(t) != graph.F32
 	refuse(half && t.MasterWeights != "fp32", "training.master_weights", t.MasterWeights, "fp32: ZeRO steps a copy in fp32", "fp32")
 	refuse(half && DTypeOf(t.WeightsDType) != engineDType(t), "training.weights_dtype", string(t.WeightsDType), "the type of the precision, to which DeepSpeed casts the module", "")
