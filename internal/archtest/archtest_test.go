@@ -49,6 +49,7 @@ var rooms = []struct {
 	{"internal/admission", useCases("internal/planner", "internal/obs", "internal/auth")},
 	{"web", useCases("internal/planner", "internal/obs", "internal/auth")},
 	{"internal/archtest", nil},
+	{"docs", []string{""}}, // tests of what the pages say
 	{"cmd", []string{""}}, // everything
 }
 
