@@ -41,6 +41,7 @@ type command struct {
 	Estimate  estimateCommand  `cmd:"" help:"What a job needs at its peak, and whether it fits its target."`
 	Check     checkCommand     `cmd:"" help:"Whether a job may start: the exit code says it."`
 	Fits      fitsCommand      `cmd:"" help:"The largest micro batch of a job that fits each card."`
+	Colocate  colocateCommand  `cmd:"" help:"Whether jobs fit on one card together, and which pairs do."`
 	Recommend recommendCommand `cmd:"" help:"What to change in a job: to make it fit, or fast, or large."`
 	Trace     traceCommand     `cmd:"" help:"Every allocation and free of a job, for memory_viz, Chrome or scripts."`
 	Import    importCommand    `cmd:"" help:"A job from another tool's file: axolotl, TrainingArguments, DeepSpeed and others."`

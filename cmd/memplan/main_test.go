@@ -121,6 +121,9 @@ func TestGolden(t *testing.T) {
 		{name: "check-tight-strict", args: "check --strict testdata/job.yaml --set training.micro_batch_size=4", code: 1},
 		{name: "check-exceeds", args: "check testdata/job.yaml --set training.micro_batch_size=8", code: 1},
 		{name: "fits", args: "fits testdata/job.yaml --gpu A100-SXM4-80GB,H200-SXM-141GB,T4"},
+		{name: "colocate", args: "colocate testdata/job.yaml testdata/job.yaml --gpu H200-SXM-141GB"},
+		{name: "colocate-exceeds", args: "colocate testdata/job.yaml testdata/job.yaml testdata/job.yaml"},
+		{name: "colocate-one", args: "colocate testdata/job.yaml", code: 2},
 		{name: "import", args: "import testdata/axolotl.yaml"},
 		{name: "check-from", args: "check testdata/axolotl.yaml --from axolotl --set model.id=meta-llama/Llama-3.1-8B"},
 		{name: "import-wrong", args: "import testdata/axolotl.yaml --from axolot", code: 2},
@@ -207,6 +210,8 @@ func TestServerAnswersAsOffline(t *testing.T) {
 		"check testdata/wrong.yaml",
 		"check testdata/job.yaml --gpu H999",
 		"fits testdata/job.yaml --gpu A100-SXM4-80GB,T4",
+		"colocate testdata/job.yaml testdata/job.yaml",
+		"colocate testdata/job.yaml testdata/job.yaml --json",
 		"models llama-3.1 --limit 3",
 		"gpus",
 	}

@@ -27,6 +27,7 @@ type backend interface {
 	Estimate(ctx context.Context, job spec.Job) (*estimator.Estimate, error)
 	Check(ctx context.Context, job spec.Job) (planner.Check, error)
 	Fits(ctx context.Context, job spec.Job, gpus []string) ([]planner.Fit, error)
+	Colocate(ctx context.Context, jobs []spec.Job) (*planner.Colocation, error)
 	Recommend(ctx context.Context, asked planner.Advice, progress func(recommend.Progress)) (*recommend.Recommendation, error)
 	WriteTrace(ctx context.Context, job spec.Job, format snapshot.Format, w io.Writer) error
 	Models(ctx context.Context, query string, limit int) ([]catalog.Model, error)
@@ -92,6 +93,28 @@ func (r remote) Fits(ctx context.Context, job spec.Job, gpus []string) ([]planne
 		fits = append(fits, item.Fit)
 	}
 	return fits, err
+}
+
+// Colocate asks whether jobs fit on a card together.
+func (r remote) Colocate(ctx context.Context, jobs []spec.Job) (*planner.Colocation, error) {
+	list := make([]json.RawMessage, len(jobs))
+	for i, job := range jobs {
+		text, err := wire.Encode(job)
+		if err != nil {
+			return nil, err
+		}
+		list[i] = text
+	}
+	body, err := json.Marshal(list)
+	if err != nil {
+		return nil, err
+	}
+	req, err := r.request(ctx, http.MethodPost, "/colocations", body)
+	if err != nil {
+		return nil, err
+	}
+	var answer planner.Colocation
+	return &answer, r.do(req, &answer)
 }
 
 // Recommend asks what to change. The server tells no progress this way.

@@ -76,6 +76,7 @@ func (s *server) version1(requestsPerMinute int) (http.Handler, http.HandlerFunc
 	s.registerEstimates(api)
 	s.registerTraces(api)
 	s.registerChecks(api)
+	s.registerColocations(api)
 	s.registerRuns(api)
 	s.registerCalibrations(api)
 	s.registerRecommendations(api)

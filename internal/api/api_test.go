@@ -217,6 +217,23 @@ func TestCreateFits(t *testing.T) {
 	require.NotEmpty(t, read[Problem](t, w).Errors)
 }
 
+func TestCreateColocation(t *testing.T) {
+	d := open(t, nil)
+	w := d.ask("POST", "/api/v1/colocations", "["+job("1")+","+job("2")+"]")
+	require.Equal(t, 200, w.Code, w.Body.String())
+	got := read[planner.Colocation](t, w)
+	require.Len(t, got.Jobs, 2)
+	require.Len(t, got.Pairs, 1)
+	require.Equal(t, got.Together, got.Pairs[0])
+
+	w = d.ask("POST", "/api/v1/colocations", "["+job("1")+`,{"model":{"id":"gpt2"},"training":{"micro_batch":3}}]`)
+	require.Equal(t, 422, w.Code)
+	require.Equal(t, "[1].training.micro_batch", read[Problem](t, w).Errors[0].Path)
+
+	w = d.ask("POST", "/api/v1/colocations", "["+job("1")+"]")
+	require.GreaterOrEqual(t, w.Code, 400)
+}
+
 func TestCatalogLists(t *testing.T) {
 	tests := []struct {
 		name, path, want string
