@@ -44,6 +44,7 @@ type command struct {
 	Colocate  colocateCommand  `cmd:"" help:"Whether jobs fit on one card together, and which pairs do."`
 	Recommend recommendCommand `cmd:"" help:"What to change in a job: to make it fit, or fast, or large."`
 	Trace     traceCommand     `cmd:"" help:"Every allocation and free of a job, for memory_viz, Chrome or scripts."`
+	Record    recordCommand    `cmd:"" help:"What a job really took, beside its prediction; a server keeps it for calibration."`
 	Import    importCommand    `cmd:"" help:"A job from another tool's file: axolotl, TrainingArguments, DeepSpeed and others."`
 	Export    exportCommand    `cmd:"" help:"A job as another tool's file."`
 	Models    modelsCommand    `cmd:"" help:"Models known by id."`

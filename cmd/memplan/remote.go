@@ -33,6 +33,7 @@ type backend interface {
 	Models(ctx context.Context, query string, limit int) ([]catalog.Model, error)
 	GPUs(ctx context.Context) ([]catalog.GPU, error)
 	AllWrong(ctx context.Context, job spec.Job, found error) error
+	Record(ctx context.Context, job spec.Job, files []planner.MeasuredFile) (planner.ReportedRun, error)
 }
 
 // local is a planner in this process, without a store.

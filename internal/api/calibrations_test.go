@@ -1,8 +1,10 @@
 package api
 
 import (
+	"bytes"
 	"encoding/json"
 	"fmt"
+	"mime/multipart"
 	"net/http"
 	"net/http/httptest"
 	"strings"
@@ -185,4 +187,49 @@ func TestRunsUnderAKeyAreKeptOnce(t *testing.T) {
 	var page struct{ Items []json.RawMessage }
 	require.NoError(t, json.Unmarshal(get(h, prefix+"/runs").Body.Bytes(), &page))
 	require.Len(t, page.Items, 1)
+}
+
+func TestFilesMeasureARun(t *testing.T) {
+	h := real(t, keep(t), 0)
+	w := post(h, prefix+"/estimates", jobs()[3])
+	id := read[estimator.Estimate](t, w).ID
+	snapshot := get(h, prefix+"/estimates/"+id+"/trace?format=memory_viz")
+	require.Equal(t, http.StatusOK, snapshot.Code)
+	send := func(job, name string, data []byte) *httptest.ResponseRecorder {
+		var body bytes.Buffer
+		form := multipart.NewWriter(&body)
+		require.NoError(t, form.WriteField("job", job))
+		part, err := form.CreateFormFile("measured", name)
+		require.NoError(t, err)
+		_, _ = part.Write(data)
+		require.NoError(t, form.Close())
+		r := httptest.NewRequest(http.MethodPost, prefix+"/runs", &body)
+		r.Header.Set("Content-Type", form.FormDataContentType())
+		w := httptest.NewRecorder()
+		h.ServeHTTP(w, r)
+		return w
+	}
+	w = send(jobs()[3], "snapshot.pickle", snapshot.Body.Bytes())
+	require.Equal(t, http.StatusCreated, w.Code, w.Body)
+	kept := read[[]reported](t, w)
+	require.Len(t, kept, 1)
+	require.Nil(t, kept[0].Flagged)
+	require.NotEmpty(t, kept[0].Compared)
+	for _, c := range kept[0].Compared {
+		require.InDelta(t, float64(c.Predicted), float64(c.Measured), float64(units.MiB), c.Category)
+	}
+	run := read[planner.ReportedRun](t, get(h, prefix+"/runs/"+kept[0].ID))
+	for _, m := range run.Measured {
+		switch m.Metric {
+		case "allocated":
+			require.Equal(t, kept[0].Predicted.Allocated, m.Bytes)
+		case "reserved":
+			require.Equal(t, kept[0].Predicted.Reserved, m.Bytes)
+		}
+	}
+	w = send(jobs()[3], "run.nsys-rep", []byte("x"))
+	require.Equal(t, http.StatusUnprocessableEntity, w.Code)
+	require.Contains(t, w.Body.String(), "Export instead")
+	w = send(`{"model": {"id": "gpt2"}, "trainig": {}}`, "stats.txt", nil)
+	require.Contains(t, w.Body.String(), "trainig", w.Body)
 }

@@ -1,12 +1,20 @@
 package api
 
 import (
+	"bytes"
 	"context"
+	"errors"
+	"io"
+	"mime"
+	"mime/multipart"
 	"net/http"
+	"strings"
 
 	"github.com/danielgtaylor/huma/v2"
 
+	"memplan/internal/fault"
 	"memplan/internal/planner"
+	"memplan/internal/snapshot"
 	"memplan/internal/wire"
 )
 
@@ -26,7 +34,16 @@ type reported struct {
 	ID        string             `json:"id"`
 	Flagged   *string            `json:"flagged" doc:"Why the run feeds no calibration, or null."`
 	Predicted *planner.Predicted `json:"predicted" doc:"Null where the engine has no answer for the job."`
+
+	Compared []planner.ComparedCategory `json:"compared,omitempty" doc:"Of a memory snapshot: what it held at its peak beside the prediction, the largest difference first."`
 }
+
+// formType is how files are sent.
+const formType = "multipart/form-data"
+
+// maxMeasuredBytes is the most that is read of a report: a memory snapshot has
+// some hundred megabytes.
+const maxMeasuredBytes = 256<<20 + 1
 
 // runListInput narrows the list of runs.
 type runListInput struct {
@@ -60,11 +77,11 @@ func (s *server) registerRuns(api huma.API) {
 	register(s, api, huma.Operation{
 		OperationID: "createRuns", Method: http.MethodPost, Path: "/runs", Tags: []string{"runs"},
 		Summary:     "Report measured runs",
-		Description: "Takes a run or a list of them, and answers each with what was predicted for its job. A run that contradicts itself or is wildly off is kept, flagged, and feeds no calibration.",
+		Description: "Takes a run or a list of them, or a job with files of other tools that measure it, and answers each with what was predicted for its job. A run that contradicts itself or is wildly off is kept, flagged, and feeds no calibration.",
 		RequestBody: &huma.RequestBody{Required: true, Content: map[string]*huma.MediaType{jsonType: {Schema: &huma.Schema{AnyOf: []*huma.Schema{
 			refTo("Run"), {Type: huma.TypeArray, Items: refTo("Run"), MaxItems: &most},
-		}}}}},
-		MaxBodyBytes: maxBatchBytes, DefaultStatus: http.StatusCreated,
+		}}}, formType: {Schema: formOfFiles()}}},
+		MaxBodyBytes: maxMeasuredBytes, DefaultStatus: http.StatusCreated,
 	}, s.createRuns)
 	register(s, api, huma.Operation{
 		OperationID: "listRuns", Method: http.MethodGet, Path: "/runs", Tags: []string{"runs"},
@@ -87,9 +104,22 @@ func (s *server) registerRuns(api huma.API) {
 	})
 }
 
+// formOfFiles documents a form with a job and files that measure it.
+func formOfFiles() *huma.Schema {
+	file := &huma.Schema{Type: huma.TypeString, Format: "binary"}
+	return &huma.Schema{Type: huma.TypeObject, Required: []string{"job", "measured"}, Properties: map[string]*huma.Schema{
+		"job":      {Type: huma.TypeString, Description: "The job, in JSON or YAML."},
+		"measured": {Type: huma.TypeArray, Items: file, Description: "Files that measure it: " + strings.Join(snapshot.Kinds(), "; ") + "."},
+	}}
+}
+
 func (s *server) createRuns(ctx context.Context, in *runsInput) (*runsOutput, error) {
-	if kind, err := bodyType(ctx, in.ContentType); err != nil || kind != jsonType {
-		return nil, newProblem(ctx, http.StatusUnsupportedMediaType, "Runs come as "+jsonType+".")
+	kind, params, _ := mime.ParseMediaType(in.ContentType) // what cannot be parsed is no type we know
+	switch {
+	case kind == formType:
+		return s.createRunOfFiles(ctx, in, params["boundary"])
+	case kind != "" && kind != jsonType:
+		return nil, newProblem(ctx, http.StatusUnsupportedMediaType, "Runs come as "+jsonType+", or as "+formType+" with a job and files that measure it.")
 	}
 	runs, err := wire.DecodeRuns(in.RawBody)
 	if err != nil {
@@ -101,7 +131,50 @@ func (s *server) createRuns(ctx context.Context, in *runsInput) (*runsOutput, er
 	}
 	out := make([]reported, len(kept))
 	for i, r := range kept {
-		out[i] = reported{r.ID, r.Flagged, r.Predicted}
+		out[i] = reported{r.ID, r.Flagged, r.Predicted, r.Compared}
 	}
 	return &runsOutput{out}, nil
+}
+
+// createRunOfFiles keeps a run that files of other tools measure.
+func (s *server) createRunOfFiles(ctx context.Context, in *runsInput, boundary string) (*runsOutput, error) {
+	text, files, err := parts(multipart.NewReader(bytes.NewReader(in.RawBody), boundary))
+	if err != nil {
+		return nil, fault.New(fault.Invalid, "The form cannot be read: %v.", err)
+	}
+	if text == nil {
+		return nil, fault.Fields{{Path: "job", Want: "the job that was measured, in JSON or YAML"}}
+	}
+	job, err := wire.Decode(text)
+	if err = s.planner.AllWrong(ctx, job, err); err != nil {
+		return nil, err
+	}
+	r, err := s.planner.ReportFiles(ctx, job, files, in.Key)
+	if err != nil {
+		return nil, err
+	}
+	return &runsOutput{[]reported{{r.ID, r.Flagged, r.Predicted, r.Compared}}}, nil
+}
+
+// parts splits a form into the job's text and the files.
+func parts(form *multipart.Reader) (job []byte, files []planner.MeasuredFile, err error) {
+	for {
+		part, err := form.NextPart()
+		if errors.Is(err, io.EOF) {
+			return job, files, nil
+		}
+		if err != nil {
+			return nil, nil, err
+		}
+		data, err := io.ReadAll(part)
+		if err != nil {
+			return nil, nil, err
+		}
+		switch part.FormName() {
+		case "job":
+			job = data
+		case "measured":
+			files = append(files, planner.MeasuredFile{Name: part.FileName(), Data: data})
+		}
+	}
 }

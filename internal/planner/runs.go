@@ -10,6 +10,7 @@ import (
 
 	"memplan/internal/estimator"
 	"memplan/internal/fault"
+	"memplan/internal/snapshot"
 	"memplan/internal/units"
 	"memplan/internal/wire"
 )
@@ -53,6 +54,20 @@ type ComparedCategory struct {
 // contradicts itself, or is of a job that the engine does not model is kept and
 // flagged: it feeds no fit. With a key the same request is kept once.
 func (p *Planner) ReportRuns(ctx context.Context, runs []wire.Run, key string) ([]ReportedRun, error) {
+	all := make([]measuredRun, len(runs))
+	for i, r := range runs {
+		all[i] = measuredRun{Run: r}
+	}
+	return p.reportAll(ctx, all, key)
+}
+
+// measuredRun is a run, with what a memory snapshot held at its peak.
+type measuredRun struct {
+	wire.Run
+	shares []snapshot.Share
+}
+
+func (p *Planner) reportAll(ctx context.Context, runs []measuredRun, key string) ([]ReportedRun, error) {
 	if p.store == nil {
 		return nil, errNothingKept
 	}
@@ -100,7 +115,8 @@ func keyFor(name string, request any) (Key, error) {
 }
 
 // report predicts a run and makes its record.
-func (p *Planner) report(ctx context.Context, run wire.Run) (ReportedRun, RunRecord, error) {
+func (p *Planner) report(ctx context.Context, measured measuredRun) (ReportedRun, RunRecord, error) {
+	run := measured.Run
 	r := ReportedRun{Run: run, CreatedAt: p.now().UTC().Truncate(time.Microsecond)}
 	r.ID = newIDOf(runPrefix)
 	if r.Source == "" {
@@ -122,6 +138,7 @@ func (p *Planner) report(ctx context.Context, run wire.Run) (ReportedRun, RunRec
 		i := est.Peak.ProcessInterval
 		r.Predicted = &Predicted{est.Peak.Allocated, est.Peak.Reserved, est.Peak.Process, i.Low, i.High}
 		r.Verdict, r.Calibration = est.Target.Verdict, est.Peak.Interval.Source
+		r.Compared = compare(measured.shares, est.Breakdown)
 		record.GPU = est.Target.GPU
 	}
 	record.Search = fmt.Sprintf("%s\n%s\n%s\n%s", run.Job.Name, record.Model, record.GPU, r.Source)
