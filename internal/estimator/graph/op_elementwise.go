@@ -187,6 +187,17 @@ var clampBothRule = &Rule{Name: "clamp", Source: "FunctionsManual.cpp:clamp_back
 // ClampBetween is torch.clamp between two numbers: it keeps its input.
 func (f *Frame) ClampBetween(x *Tensor) *Tensor { return f.unary(clampBothRule, x, true, false) }
 
+var clampBelowRule = &Rule{Name: "clamp", Source: "FunctionsManual.cpp:clamp_backward", Backward: func(m *Machine, n *Node, dOut []*Tensor) Grads {
+	zero := m.alloc(D(), dOut[0].DType)
+	below := m.allocLike(n.saved[0], Bool)
+	g := m.resultLike(dOut[0].Shape, dOut[0].DType, below, dOut[0])
+	m.letGo(below, zero)
+	return Grads{g}
+}}
+
+// ClampBelow is torch.clamp to one number: it keeps its input.
+func (f *Frame) ClampBelow(x *Tensor) *Tensor { return f.unary(clampBelowRule, x, true, false) }
+
 // AddScalar is x + number, which keeps nothing.
 func (f *Frame) AddScalar(x *Tensor) *Tensor { return f.unary(addScalarRule, x, false, false) }
 

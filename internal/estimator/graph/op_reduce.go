@@ -67,6 +67,9 @@ func (f *Frame) Softmax(x *Tensor, d DType) *Tensor {
 	return f.softmax(softmaxRule, x, d)
 }
 
+// SoftmaxIn is Softmax with a type that was named, which autocast leaves alone.
+func (f *Frame) SoftmaxIn(x *Tensor, d DType) *Tensor { return f.softmax(softmaxRule, x, d) }
+
 func (f *Frame) softmax(r *Rule, x *Tensor, d DType) *Tensor {
 	from := d
 	if x.DType == F16 && d == F32 && r == softmaxRule { // in the kernel, under autocast too: it only sets the type

@@ -12,7 +12,8 @@ import (
 // decoderFamilies are the language models that predict the next token.
 func decoderFamilies() []Family {
 	return []Family{
-		llamaFamily, mixtralFamily, gpt2Family, qwen3Family, qwen2MoeFamily, qwen3MoeFamily, olmoeFamily, deepseekFamily, glm4MoeFamily, graniteFamily, olmoFamily, olmo2Family, gemmaFamily, gemma2Family, gemma3Family,
+		llamaFamily, mixtralFamily, gpt2Family, qwen3Family, qwen2MoeFamily, qwen3MoeFamily, olmoeFamily, deepseekFamily, glm4MoeFamily, gptOssFamily,
+		smollm3Family, cohere2Family, glmFamily, nemotronFamily, exaone4Family, graniteFamily, olmoFamily, olmo2Family, gemmaFamily, gemma2Family, gemma3Family,
 		cohereFamily, stablelmFamily, phiFamily, phi3Family, starcoder2Family, gptNeoXFamily, optFamily, bloomFamily, gptBigCodeFamily, gptNeoFamily, gptJFamily, falconFamily,
 	}
 }
@@ -61,6 +62,8 @@ type decoder struct {
 	// unusedWindow says that a mask is made for layers with a window of nothing,
 	// which are not there.
 	unusedWindow bool
+	// unplaced says that the masks are made without the position ids.
+	unplaced bool
 	// What is done to the embeddings: scaled at once, dropped after the masks
 	// were made, scaledLate after the table of positions; nil is nothing.
 	scaled, dropped, scaledLate func(f *graph.Frame, embeds *graph.Tensor) *graph.Tensor
@@ -163,6 +166,9 @@ func (m *decoder) run(f *graph.Frame) iter.Seq[*graph.Module] {
 // masks makes the mask of every kind of layer.
 func (m *decoder) masks(f *graph.Frame, b Build, in maskInputs) {
 	in.compared = m.compared
+	if m.unplaced {
+		in.positions = nil
+	}
 	switch {
 	case m.ownMask != nil:
 		m.ctx.mask = f.Let("causal_mask", m.ownMask(f, b, in))

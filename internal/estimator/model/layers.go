@@ -75,6 +75,12 @@ var activations = map[string]func(f *graph.Frame, x *graph.Tensor) *graph.Tensor
 	"gelu_new":          newGELU,
 	"relu":              (*graph.Frame).Relu,
 	"tanh":              (*graph.Frame).Tanh,
+	"relu2":             squaredReLU,
+}
+
+// squaredReLU is ReLUSquaredActivation.
+func squaredReLU(f *graph.Frame, x *graph.Tensor) *graph.Tensor {
+	return f.Pow(f.Let("relu_applied", f.Relu(x)))
 }
 
 // newGELU is NewGELUActivation: the tanh approximation, operation by operation.

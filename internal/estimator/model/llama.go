@@ -32,7 +32,7 @@ type llamaConfig struct {
 	viewsLate bool
 	// qkNorm normalises queries and keys; nil is none.
 	qkNorm *qkNorm
-	// rotary turns queries and keys.
+	// rotary turns queries and keys; nil leaves them.
 	rotary rotaryFunc
 	// attention is the module's own way to attend, in its own frame; nil is
 	// transformers' interface.
@@ -171,13 +171,15 @@ func (l llamaConfig) attend(b Build, ctx *llamaContext) func(f *graph.Frame, que
 	if attention == nil {
 		attention = attentionInterface(b, shape)
 	}
-	if b.Patches.Rotary != nil {
+	if b.Patches.Rotary != nil && l.rotary != nil {
 		l.rotary = called(b.Patches.Rotary)
 	}
 	return func(f *graph.Frame, query, key, value *graph.Tensor, out *graph.Module) []*graph.Tensor {
 		batch, tokens := query.Shape.D[0], query.Shape.D[2]
-		turned := l.rotary(f, query, key, ctx.cos, ctx.sin)
-		query, key = f.Let("query_states", turned[0]), f.Let("key_states", turned[1])
+		if l.rotary != nil {
+			turned := l.rotary(f, query, key, ctx.cos, ctx.sin)
+			query, key = f.Let("query_states", turned[0]), f.Let("key_states", turned[1])
+		}
 		key, value = ctx.updateCache(f, "key_states", "value_states", key, value)
 		result := attention(f, query, key, value, ctx.mask)
 		output := f.Let("attn_output", result[0])
@@ -287,7 +289,11 @@ func llamaBlockOf(l llamaConfig, b Build, ctx *llamaContext, attention, mlp *gra
 
 		residual = f.Let("residual", hidden)
 		hidden = f.Let("hidden_states", f.Call1(postNorm, hidden))
-		hidden = f.Let("hidden_states", f.Call1(mlp, hidden))
+		forward := f.Call(mlp, hidden)
+		hidden = f.Let("hidden_states", forward[0])
+		if len(forward) > 1 { // a router's scores
+			f.Let("_", forward[1])
+		}
 		hidden = f.Let("hidden_states", f.Add(residual, added(f, hidden)))
 		return one(hidden)
 	}

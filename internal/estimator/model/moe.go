@@ -103,6 +103,7 @@ func groupedLinear(f *graph.Frame, rows, weight, offsets *graph.Tensor) *graph.T
 // routed are rows in the order of their experts.
 type routed struct {
 	rows, weights, offsets, perm *graph.Tensor
+	experts                      *graph.Tensor // the expert of each
 }
 
 // routeRows sorts the rows by expert and counts those of each
@@ -112,8 +113,8 @@ func routeRows(f *graph.Frame, e moeConfig, hidden, weights, index *graph.Tensor
 	flat := f.Let("sample_weights", f.Reshape(weights, -1))
 	ids := f.Let("expert_ids", f.Reshape(index, -1))
 	sorted, perm := f.Sort(ids)
-	f.Let("expert_ids_g", sorted)
-	g := routed{perm: f.Let("perm", perm)}
+	sorted = f.Let("expert_ids_g", sorted)
+	g := routed{perm: f.Let("perm", perm), experts: sorted}
 	g.rows = f.Let("selected_hidden_states_g", f.IndexRows(hidden, f.MulScalar(perm))) // perm // num_top_k
 	g.weights = f.Let("sample_weights_g", f.IndexRows(flat, perm))
 	counted := f.Let("histc_input", f.To(sorted, graph.I32))

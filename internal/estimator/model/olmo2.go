@@ -47,7 +47,7 @@ func olmo2RMSNorm(b Build) func(d graph.DType, width int64) *graph.Module {
 
 // olmo2DecoderLayer is one block.
 func olmo2DecoderLayer(l llamaConfig, b Build, ctx *llamaContext) *graph.Module {
-	m := graph.NewModule("Olmo2DecoderLayer")
+	m := graph.NewModule(l.class + "DecoderLayer")
 	attention := m.Child("self_attn", llamaAttention(l, b, ctx))
 	mlp := m.Child("mlp", llamaMLP(l, b.DType))
 	postAttention := m.Child("post_attention_layernorm", l.norm(b.DType, l.hidden))
