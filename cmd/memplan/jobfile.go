@@ -113,7 +113,7 @@ func (c *exportCommand) Run(s *session) error {
 	if !format.Suits(est.Job) {
 		return fault.New(fault.Invalid, "%s has no words for this job: its trainer is %s, its sharding %s", format.Title, cmp.Or(est.Job.Runtime.Trainer, "not named"), cmp.Or(est.Job.Parallelism.Sharding, "none"))
 	}
-	written, err := format.Write(jobfile.Subject{Job: est.Job, Need: est.Peak.Interval.High, Host: est.HostMemory})
+	written, err := format.Write(jobfile.Subject{Job: est.Job, Told: jobfile.Settings(job), Need: est.Peak.Interval.High, Host: est.HostMemory})
 	if err != nil {
 		return err
 	}

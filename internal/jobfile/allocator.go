@@ -17,7 +17,13 @@ func allocatorSettings() Format {
 	return Format{
 		Name: "alloc-conf", Title: "allocator settings", File: "environment", Kind: Environment, Source: "PyTorch 2.6",
 		syntax: syntax{name: "export " + allocatorVariable + "=…", encode: encodeSettings, decode: decodeSettings},
-		suits:  func(j *spec.Job) bool { return j.Runtime.Allocator != spec.AllocatorSettings{} },
+		suits: func(j *spec.Job) bool {
+			set := j.Runtime.Allocator
+			if set.Backend == "native" { // the default
+				set.Backend = ""
+			}
+			return set != spec.AllocatorSettings{}
+		},
 		rules: []rule{
 			choose("backend", path+"backend", func(j *spec.Job) *string { return &at(j).Backend }, choice[string]{"cudaMallocAsync", "cudaMallocAsync"}, choice[string]{"native", "native"}),
 			flag("expandable_segments", path+"expandable_segments", func(j *spec.Job) *bool { return &at(j).ExpandableSegments }),

@@ -12,7 +12,7 @@ func axolotl() Format {
 	lora := append([]rule{axolotlMethod()}, loraNumbers("lora_r", "lora_alpha", "lora_dropout")...)
 	return Format{
 		Name: "axolotl", Title: "Axolotl", File: "axolotl.yaml", Kind: Training, Source: "axolotl 0.9",
-		syntax: yamlSyntax(), implies: trainer("hf"),
+		syntax: yamlSyntax(), implies: trainer("hf"), suits: finetunes,
 		rules: append([]rule{
 			modelID("base_model"),
 			sequenceLength("sequence_len"),

@@ -12,7 +12,7 @@ import (
 // program is what torchrun starts; its own options come before it.
 func flagSyntax(program string) syntax {
 	return syntax{
-		name: "a command line", decode: decodeFlags,
+		name: "a command line", comments: true, decode: decodeFlags,
 		encode: func(d document) (string, error) { return encodeFlags(d, program), nil },
 	}
 }

@@ -38,6 +38,7 @@ type Format struct {
 // Subject is a job to be written, and what the estimate says it needs.
 type Subject struct {
 	Job  spec.Job
+	Told []string    // paths of what matters of it: where the file cannot say one, a comment does
 	Need units.Bytes // memory of one GPU; 0 when unknown
 	Host units.Bytes // memory of the host; 0 when unknown
 }
@@ -109,7 +110,27 @@ func (f Format) Write(s Subject) (Written, error) {
 	if err != nil {
 		return Written{}, fault.Wrap(fault.Internal, "jobfile: read back "+f.Name, err)
 	}
-	return Written{Text: text, Unsaid: differing(s.Job, back.Job)}, nil
+	w := Written{Text: text, Unsaid: differing(s.Job, back.Job)}
+	if f.Kind == Training && f.syntax.comments {
+		w.Text = elsewhere(s, w.Unsaid) + w.Text
+	}
+	return w, nil
+}
+
+// elsewhere is a comment on what has to be set in another place.
+func elsewhere(s Subject, unsaid []string) string {
+	var out strings.Builder
+	settings := settingsOf(s.Job)
+	for _, path := range unsaid {
+		if !slices.Contains(s.Told, path) || !strings.HasPrefix(path, "training.") && !strings.HasPrefix(path, "parallelism.") {
+			continue
+		}
+		if out.Len() == 0 {
+			out.WriteString("# To be set elsewhere, for want of a key here:\n")
+		}
+		fmt.Fprintf(&out, "#   %s: %v\n", path, settings[path])
+	}
+	return out.String()
 }
 
 // Read reads a file of the format. Keys without a meaning for memory are

@@ -11,7 +11,7 @@ import (
 func lightning() Format {
 	return Format{
 		Name: "lightning", Title: "Lightning", File: "trainer.py", Kind: Training, Source: "Lightning 2.5",
-		syntax: pythonSyntax(), implies: trainer("lightning"),
+		syntax: pythonSyntax(), implies: trainer("lightning"), suits: trainedBy("lightning", "plain", ""),
 		rules: []rule{
 			lightningPrecision(),
 			accumulation("Trainer.accumulate_grad_batches"),

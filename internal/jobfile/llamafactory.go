@@ -10,7 +10,7 @@ func llamaFactory() Format {
 	lora := loraNumbers("lora_rank", "lora_alpha", "lora_dropout")
 	return Format{
 		Name: "llamafactory", Title: "LLaMA-Factory", File: "train.yaml", Kind: Training, Source: "LLaMA-Factory 0.9",
-		syntax: yamlSyntax(), implies: trainer("hf"),
+		syntax: yamlSyntax(), implies: trainer("hf"), suits: finetunes,
 		fixed: func(*Subject) document { return lines(entry{"do_train", true}) },
 		rules: append([]rule{
 			modelID("model_name_or_path"),

@@ -13,7 +13,7 @@ import (
 // first part of a key is the call, the second the argument; a value that is
 // itself a call or a dictionary continues the key.
 func pythonSyntax() syntax {
-	return syntax{name: "Python calls with keyword arguments", encode: encodePython, decode: decodePython}
+	return syntax{name: "Python calls with keyword arguments", comments: true, encode: encodePython, decode: decodePython}
 }
 
 // modules say where the names of calls come from.

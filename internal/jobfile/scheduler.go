@@ -173,7 +173,8 @@ func kubernetes() Format {
 func skypilot() Format {
 	const key = "resources.accelerators"
 	return Format{
-		Name: "skypilot", Title: "SkyPilot", File: "task.yaml", Kind: Scheduler, Source: "SkyPilot 0.9",
+		suits: func(j *spec.Job) bool { return accelerator(j.Target.GPU) != "" },
+		Name:  "skypilot", Title: "SkyPilot", File: "task.yaml", Kind: Scheduler, Source: "SkyPilot 0.9",
 		syntax: yamlSyntax(),
 		rules: []rule{custom(
 			func(s *Subject, d *document) {

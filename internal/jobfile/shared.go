@@ -240,6 +240,12 @@ func trainer(name string) func(*spec.Job) {
 	return func(j *spec.Job) { j.Runtime.Trainer = name }
 }
 
+// finetunes says that a tool of the transformers family could run the job: a
+// language model, by its Trainer or by nobody named.
+func finetunes(j *spec.Job) bool {
+	return j.Training.SequenceLength > 0 && trainedBy("hf", "trl", "unsloth", "accelerate", "plain", "")(j)
+}
+
 func trainedBy(names ...string) func(*spec.Job) bool {
 	return func(j *spec.Job) bool { return slices.Contains(names, j.Runtime.Trainer) }
 }

@@ -14,9 +14,10 @@ import (
 
 // syntax turns a document into text and back.
 type syntax struct {
-	name   string
-	encode func(document) (string, error)
-	decode func([]byte) (document, error)
+	name     string
+	comments bool // lines that begin with # mean nothing
+	encode   func(document) (string, error)
+	decode   func([]byte) (document, error)
 }
 
 // limit is the largest file that is read.
@@ -59,10 +60,9 @@ func (d document) tree() *nested {
 // isList says that the children are places of a list.
 func (n *nested) isList() bool { return len(n.keys) > 0 && n.keys[0] == "0" }
 
-// yamlSyntax is YAML. tags are the keys whose value carries a comment, none
-// for now.
+// yamlSyntax is YAML.
 func yamlSyntax() syntax {
-	return syntax{name: "YAML", encode: encodeYAML, decode: decodeYAML}
+	return syntax{name: "YAML", comments: true, encode: encodeYAML, decode: decodeYAML}
 }
 
 func encodeYAML(d document) (string, error) {
@@ -220,7 +220,7 @@ func decodeJSON(data []byte) (document, error) {
 
 // tomlSyntax is TOML: the first part of a key is its table.
 func tomlSyntax() syntax {
-	return syntax{name: "TOML", encode: encodeTOML, decode: decodeTOML}
+	return syntax{name: "TOML", comments: true, encode: encodeTOML, decode: decodeTOML}
 }
 
 func encodeTOML(d document) (string, error) {

@@ -14,7 +14,7 @@ func torchtitan() Format {
 	return Format{
 		Name: "torchtitan", Title: "torchtitan", File: "train.toml", Kind: Training, Source: "torchtitan 0.2",
 		syntax: tomlSyntax(), implies: trainer("torchtitan"), suits: func(j *spec.Job) bool {
-			return trainedBy("torchtitan", "plain", "")(j) && slices.Contains([]string{"", "none", "ddp", "fsdp"}, j.Parallelism.Sharding)
+			return j.Training.SequenceLength > 0 && trainedBy("torchtitan", "plain", "")(j) && slices.Contains([]string{"", "none", "ddp", "fsdp"}, j.Parallelism.Sharding)
 		},
 		rules: []rule{
 			microBatch("training.local_batch_size"),

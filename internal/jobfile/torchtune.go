@@ -11,7 +11,9 @@ import (
 func torchtune() Format {
 	return Format{
 		Name: "torchtune", Title: "torchtune", File: "recipe.yaml", Kind: Training, Source: "torchtune 0.6",
-		syntax: yamlSyntax(), implies: trainer("torchtune"), suits: trainedBy("torchtune", "plain", "hf", "trl", ""),
+		syntax: yamlSyntax(), implies: trainer("torchtune"), suits: func(j *spec.Job) bool {
+			return j.Training.SequenceLength > 0 && trainedBy("torchtune", "plain", "")(j)
+		},
 		rules: append([]rule{
 			sequenceLength("tokenizer.max_seq_len"),
 			microBatch("batch_size"),

@@ -13,7 +13,7 @@ func trainingArguments() Format {
 		Name: "transformers", Title: "Hugging Face TrainingArguments", File: "train.py", Kind: Training,
 		Source: "transformers 5.24, peft 0.21",
 		syntax: pythonSyntax(),
-		rules:  huggingFace("TrainingArguments"), implies: trainer("hf"),
+		rules:  huggingFace("TrainingArguments"), implies: trainer("hf"), suits: trainedBy("hf", "trl", "accelerate", "plain", ""),
 	}
 }
 
@@ -22,7 +22,7 @@ func trainingArguments() Format {
 func sftConfig() Format {
 	return Format{
 		Name: "trl", Title: "TRL SFTConfig", File: "sft.py", Kind: Training, Source: "trl 1.16",
-		syntax: pythonSyntax(),
+		syntax: pythonSyntax(), suits: finetunes,
 		rules: append(huggingFace("SFTConfig"),
 			sequenceLength("SFTConfig.max_length"),
 			packing("SFTConfig.packing", "SFTConfig.padding_free"),

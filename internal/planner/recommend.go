@@ -9,7 +9,6 @@ import (
 	"memplan/internal/estimator"
 	"memplan/internal/estimator/spec"
 	"memplan/internal/fault"
-	"memplan/internal/jobfile"
 	"memplan/internal/recommend"
 )
 
@@ -141,20 +140,4 @@ func (p *Planner) estimateOptions(ctx context.Context, answer *recommend.Recomme
 		}
 	})
 	return errors.Join(append(errs, ctx.Err())...)
-}
-
-// snippets is the estimated job in the words of every tool it suits.
-func snippets(est *estimator.Estimate) ([]recommend.Snippet, error) {
-	all := []recommend.Snippet{}
-	for _, f := range jobfile.Formats() {
-		if !f.Suits(est.Job) {
-			continue
-		}
-		w, err := f.Write(jobfile.Subject{Job: est.Job, Need: est.Peak.Interval.High, Host: est.HostMemory})
-		if err != nil {
-			return nil, err
-		}
-		all = append(all, recommend.Snippet{Tool: f.Name, Title: f.Title, Text: w.Text, Unsaid: append([]string{}, w.Unsaid...)})
-	}
-	return all, nil
 }
