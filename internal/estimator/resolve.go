@@ -12,7 +12,7 @@ import (
 // newest are the library versions an unversioned job is taken to run: the
 // newest whose behaviour the engine was checked against.
 var newest = map[string]string{
-	"torch": "2.15.0", "transformers": "5.24.0", "peft": "0.21.2", "accelerate": "1.15.0", "bitsandbytes": "0.50.2",
+	"torch": "2.15.0", "transformers": "5.24.0", "peft": "0.21.2", "accelerate": "1.15.0", "bitsandbytes": "0.50.2", "litgpt": "0.5.13",
 }
 
 // resolver fills unset fields and writes down which.
@@ -83,6 +83,9 @@ func (r *resolver) runtime() {
 	if i := j.Model.Implementation; i == model.MMSegmentation || i == model.MMAction {
 		fill(r, &j.Runtime.Trainer, "runtime.trainer", "mmengine", true, "the trainer of that library")
 	}
+	if j.Model.Implementation == model.LitGPT {
+		fill(r, &j.Runtime.Trainer, "runtime.trainer", "lightning", true, "the loop of that library")
+	}
 	if j.Model.Implementation != "hf" {
 		fill(r, &j.Runtime.Trainer, "runtime.trainer", "plain", true, "these models are trained by loops of one's own")
 	}
@@ -92,7 +95,14 @@ func (r *resolver) runtime() {
 	for name, version := range j.Runtime.LibraryVersions {
 		libraries[name] = version
 	}
-	for _, name := range []string{"transformers", "peft", "accelerate", "bitsandbytes"} {
+	names := []string{"transformers", "peft", "accelerate", "bitsandbytes"}
+	if j.Model.Implementation == model.LitGPT {
+		names = append(names, model.LitGPT)
+		if libraries["lit_gpt"] != "" { // the scripts that became the package
+			libraries[model.LitGPT] = "0.0.1"
+		}
+	}
+	for _, name := range names {
 		if libraries[name] == "" {
 			libraries[name] = r.companion(name)
 			r.assume("runtime.library_versions."+name, libraries[name], false, "the one current beside this torch")
@@ -105,13 +115,18 @@ func (r *resolver) runtime() {
 // companion is the version of a library that was current beside the job's
 // torch.
 func (r *resolver) companion(name string) string {
-	if r.torch().AtLeast(spec.Version{2, 9}) {
+	if name == model.LitGPT && r.torch().AtLeast(spec.Version{2, 5}) || r.torch().AtLeast(spec.Version{2, 9}) {
 		return newest[name]
 	}
 	switch name {
+	case model.LitGPT:
+		return "0.4.8"
 	case "transformers":
 		return "4.49.0"
 	case "bitsandbytes":
+		if r.job.Model.Implementation == model.LitGPT {
+			return "0.42.0" // which it pins
+		}
 		return "0.45.3"
 	}
 	return newest[name]
@@ -233,6 +248,9 @@ func (r *resolver) activations() {
 		r.assume("training.activation_checkpointing.reentrant", reentrant, false, "the default of this library")
 	}
 	fill(r, &t.Attention.Kernel, "training.attention", "sdpa", true, "the default of transformers")
+	if r.job.Model.Implementation == model.LitGPT {
+		r.litgptLoss()
+	}
 	fill(r, &t.Loss.Kind, "training.loss", "default", true, "the model's own loss, logits in fp32")
 	fill(r, &t.ZeroGradAt, "training.zero_grad_position", "after_step", false, "the default")
 	on := true
@@ -255,6 +273,23 @@ func (r *resolver) activations() {
 	}
 }
 
+// litgptLoss fills how LitGPT's scripts take the loss, and that they do not
+// clip.
+func (r *resolver) litgptLoss() {
+	t := &r.job.Training
+	if t.Method == "lora" {
+		fill(r, &t.Loss.Kind, "training.loss.kind", "chunked", true, "what the script for adapters does")
+	}
+	if t.Loss.Kind == "chunked" {
+		fill(r, &t.Loss.ChunkTokens, "training.loss.chunk_tokens", 128, false, "the script's number")
+	}
+	if t.GradClipping == nil {
+		off := false
+		t.GradClipping = &off
+		r.assume("training.gradient_clipping", false, false, "the scripts do not clip")
+	}
+}
+
 func (r *resolver) adapter() {
 	t := &r.job.Training
 	if t.Method != "lora" && t.Method != "dora" {
@@ -266,6 +301,9 @@ func (r *resolver) adapter() {
 	}
 	fill(r, &a.Rank, "training.adapter.rank", 8, false, "PEFT's default")
 	fill(r, &a.Alpha, "training.adapter.alpha", 8, false, "PEFT's default")
+	if r.job.Model.Implementation == model.LitGPT {
+		fill(r, &a.DType, "training.adapter.dtype", t.WeightsDType, true, "LitGPT makes adapters in the type of the weights")
+	}
 	fill(r, &a.DType, "training.adapter.dtype", spec.FP32, true, "PEFT casts adapters to fp32")
 	t.Adapter = &a
 }
@@ -278,6 +316,14 @@ func (r *resolver) quantization() {
 	}
 	q := *t.Quantization
 	fill(r, &q.Library, "training.quantization.library", "bitsandbytes", false, "the usual implementation")
+	if litgpt := r.job.Model.Implementation == model.LitGPT; litgpt && q.KBitPrepare == nil {
+		off, head := false, true
+		q.KBitPrepare = &off
+		if q.QuantizedHead == nil {
+			q.QuantizedHead = &head
+			r.assume("training.quantization.quantized_head", true, true, "Fabric quantises every linear layer")
+		}
+	}
 	if q.KBitPrepare == nil {
 		on := true
 		q.KBitPrepare = &on

@@ -159,3 +159,29 @@ func (f *Frame) Repeat(x *Tensor, sizes ...int64) *Tensor {
 	f.consume(x)
 	return f.produce(out)
 }
+
+var indexCopyRule = &Rule{Name: "index_copy", Source: "tools/autograd/derivatives.yaml:index_copy", Backward: func(m *Machine, n *Node, dOut []*Tensor) Grads {
+	return Grads{m.alloc(n.attrs.Shape, dOut[0].DType)} // index_select of the columns
+}}
+
+// IndexCopyZeros is zeros.index_copy_(-1, columns, x) with a row of zeros of so
+// many columns for every row of x; copies says that it is index_copy, which
+// copies the zeros. The node keeps the columns and x.
+func (f *Frame) IndexCopyZeros(x, columns *Tensor, width int64, copies bool) *Tensor {
+	f.rule = emptyRule
+	shape := x.Shape.With(-1, width)
+	out := f.alloc(shape, x.DType)
+	n := f.record(indexCopyRule, x)
+	if n != nil {
+		n.attrs.Shape = x.Shape
+	}
+	f.save(n, columns, x)
+	if copies {
+		zeros := out
+		out = f.alloc(shape, x.DType)
+		f.release(zeros)
+	}
+	f.output(n, out, 0)
+	f.consume(x, columns)
+	return f.produce(out)
+}

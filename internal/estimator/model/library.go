@@ -40,6 +40,9 @@ func For(m spec.Model) (*Family, *Config, error) {
 	if f := OfSizes(m.Architecture); f != nil {
 		return f, readSizes(m.Architecture), nil
 	}
+	if m.Implementation == LitGPT {
+		return &litgptFamily, Read(m.Config), nil
+	}
 	library, name, ok := Library(m.ID)
 	if !ok {
 		library, name, ok = named(m)

@@ -59,6 +59,10 @@ type Build struct {
 	Auxiliary bool
 	// Classes is how many classes the job has, 0 where it does not say.
 	Classes int64
+	// Tokens is how many a sample has.
+	Tokens int64
+	// LossChunk is how many tokens the head is applied to at once, 0 for all.
+	LossChunk int64
 	// Patches are functions another library put in the place of the modeling
 	// file's.
 	Patches Patches
@@ -100,8 +104,12 @@ type Network struct {
 	// LossApart says that the script computes the loss from the model's result,
 	// so that the outputs do not hold it.
 	LossApart bool
-	// Forward runs the model with its loss.
+	// Forward runs the model with its loss, or without it where there is a
+	// Criterion.
 	Forward func(f *graph.Frame, b Batch) Outputs
+	// Criterion is the script's loss of the model's outputs, which it may cut to
+	// size; nil where Forward takes the loss.
+	Criterion func(f *graph.Frame, b Batch, out *Outputs) *graph.Tensor
 	// Remember notes what blocks read of the forward that runs (masks, positions)
 	// and returns what puts it back, for a forward in between. nil where blocks
 	// read nothing.
@@ -111,6 +119,8 @@ type Network struct {
 	// Head is the output layer of a language model, nil where there is none
 	// (get_output_embeddings).
 	Head *graph.Module
+	// Heads is how attention is divided, where adapters must know it.
+	Heads Heads
 	// Embeddings is the input embedding: what enable_input_require_grads hooks.
 	Embeddings *graph.Module
 	// Mixture says how tokens go to experts; nil where there are none.
@@ -118,6 +128,10 @@ type Network struct {
 	// MoreEmbeddings are further modules that look up input ids.
 	MoreEmbeddings []*graph.Module
 }
+
+// Heads are those of an attention whose queries, keys and values come from one
+// layer: heads of queries, heads of keys and of values, and their width.
+type Heads struct{ Queries, Groups, Width int64 }
 
 // Mixture is the mixtures of experts in a network.
 type Mixture struct {

@@ -132,5 +132,5 @@ func (v Version) String() string {
 
 // Versions are those of the libraries whose rules apply to a job.
 type Versions struct {
-	Torch, Transformers, PEFT, Accelerate, BitsAndBytes Version
+	Torch, Transformers, PEFT, Accelerate, BitsAndBytes, LitGPT Version
 }

@@ -34,6 +34,9 @@ func adapt(r *Run, family *model.Family) error {
 		return nil
 	}
 	a := t.Adapter
+	if r.Job.Model.Implementation == model.LitGPT {
+		return adaptLitGPT(r, a)
+	}
 	targets, err := findTargets(r.Net, a, family.AdapterTargets)
 	if err != nil {
 		return err

@@ -24,6 +24,8 @@ func buildOf(job spec.Job, v spec.Versions) model.Build {
 		Patches:      patchesOf(&job),
 		Image:        imageOf(t),
 		Frames:       int64(t.NumFrames),
+		Tokens:       int64(t.SequenceLength),
+		LossChunk:    int64(t.Loss.ChunkTokens),
 	}
 }
 

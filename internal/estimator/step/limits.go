@@ -38,7 +38,7 @@ func beyond(j *spec.Job) fault.Fields {
 	}
 	oneOf("runtime.framework", j.Runtime.Framework, "pytorch")
 	oneOf("runtime.allocator.backend", j.Runtime.Allocator.Backend, "native")
-	oneOf("model.implementation", j.Model.Implementation, "hf", model.Timm, model.Torchvision, model.Diffusers, model.MMSegmentation, model.MMAction)
+	oneOf("model.implementation", j.Model.Implementation, "hf", model.Timm, model.Torchvision, model.Diffusers, model.MMSegmentation, model.MMAction, model.LitGPT)
 	oneOf("training.method", t.Method, "full", "lora", "dora")
 	oneOf("training.precision", string(t.Precision), "fp32", "tf32", "bf16", "fp16", "bf16-mixed", "fp16-mixed")
 	oneOf("training.weights_dtype", string(t.WeightsDType), "fp32", "bf16", "fp16")
@@ -58,7 +58,11 @@ func beyond(j *spec.Job) fault.Fields {
 	}
 	oneOf("training.attention", t.Attention.Kernel, "sdpa", "flash", "eager", "math")
 	oneOf("training.attention.backend", t.Attention.Backend, "flash", "efficient", "math", "cudnn")
-	oneOf("training.loss", t.Loss.Kind, "default", fusedLinear)
+	if j.Model.Implementation == model.LitGPT || j.Runtime.Trainer == "lightning" {
+		beyondLitGPT(j, &f)
+	} else {
+		oneOf("training.loss", t.Loss.Kind, "default", fusedLinear)
+	}
 	if t.Objective == "dpo" {
 		oneOf("training.reference_model", t.ReferenceModel, "copy", "adapter-off", "precomputed", "none")
 		oneOf("runtime.trainer", j.Runtime.Trainer, "trl")

@@ -21,6 +21,7 @@ func trainers() map[string]func() trainer {
 	return map[string]func() trainer{
 		"deepspeed": func() trainer { return &deepSpeedLoop{} },
 		"hf":        func() trainer { return &hfLoop{loss: (*hfLoop).computeLoss} },
+		"lightning": func() trainer { return lightningLoop{} },
 		"mmengine":  func() trainer { return mmengineLoop{} },
 		"plain":     func() trainer { return &plainLoop{} },
 		"trl":       func() trainer { return &hfLoop{loss: (*hfLoop).computeTRLLoss} },
@@ -41,7 +42,7 @@ func versionsOf(r spec.Runtime) spec.Versions {
 	lib := func(name string) spec.Version { return spec.ParseVersion(r.LibraryVersions[name]) }
 	return spec.Versions{
 		Torch: spec.ParseVersion(r.FrameworkVersion), Transformers: lib("transformers"), PEFT: lib("peft"),
-		Accelerate: lib("accelerate"), BitsAndBytes: lib("bitsandbytes"),
+		Accelerate: lib("accelerate"), BitsAndBytes: lib("bitsandbytes"), LitGPT: lib("litgpt"),
 	}
 }
 
