@@ -10,6 +10,7 @@ import (
 	"net/http"
 	"runtime/debug"
 	"strings"
+	"time"
 
 	"github.com/danielgtaylor/huma/v2"
 	"github.com/danielgtaylor/huma/v2/adapters/humachi"
@@ -31,9 +32,11 @@ type Config struct {
 	Planner           *planner.Planner
 	Log               *slog.Logger
 	Metrics           *obs.Metrics
-	Version           string       // of the build, for the OpenAPI document
-	Pages             http.Handler // everything that is not the interface; nil: nothing is
-	RequestsPerMinute int          // per client address, on the interface; 0: no limit
+	Version           string          // of the build, for the OpenAPI document
+	Pages             http.Handler    // everything that is not the interface; nil: nothing is
+	RequestsPerMinute int             // per client address, on the interface; 0: no limit
+	Stopping          <-chan struct{} // closed when the service is to stop: streams end; nil: they end with their readers
+	Refresh           time.Duration   // how often streams look for what is new; 0: 2 s
 }
 
 // server holds what the operations share.
@@ -41,12 +44,16 @@ type server struct {
 	planner *planner.Planner
 	log     *slog.Logger
 	version string
+
+	stopping <-chan struct{}
+	refresh  time.Duration
 }
 
 // New returns the handler of the whole service: the REST interface, its
 // document, health, readiness and metrics, and the pages beside them.
 func New(c Config) http.Handler {
-	s := &server{planner: c.Planner, log: c.Log, version: cmp.Or(c.Version, "dev")}
+	s := &server{planner: c.Planner, log: c.Log, version: cmp.Or(c.Version, "dev"),
+		stopping: c.Stopping, refresh: cmp.Or(c.Refresh, 2*time.Second)}
 	r := chi.NewRouter()
 	r.Use(obs.Requests(c.Log, c.Metrics, routePattern), auth.Headers, s.recoverPanics,
 		auth.SameOrigin(refuse(http.StatusForbidden, "A browser sent this write from another site.")),
@@ -81,6 +88,7 @@ func (s *server) version1(requestsPerMinute int) (http.Handler, http.HandlerFunc
 	s.registerCalibrations(api)
 	s.registerRecommendations(api)
 	s.registerCatalog(api)
+	s.registerDevices(api)
 	document := serveDocument(api.OpenAPI())
 	r.Get("/openapi.json", document)
 	return r, document

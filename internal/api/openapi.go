@@ -85,6 +85,7 @@ func describe(o *huma.OpenAPI) {
 		{Name: "calibrations", Description: "Fits of measured runs: what answers are made by."},
 		{Name: "recommendations", Description: "What to change."},
 		{Name: "catalogue", Description: "The models and cards known by name."},
+		{Name: "devices", Description: "Attached cards, and what is measured on them."},
 	}
 	r := o.Components.Schemas
 	r.RegisterTypeAlias(reflect.TypeFor[spec.Job](), reflect.TypeFor[jobSchema]())
@@ -233,7 +234,7 @@ func tidy(o *huma.OpenAPI) {
 		tidySchema(s)
 	}
 	for _, path := range o.Paths {
-		for _, op := range []*huma.Operation{path.Get, path.Post} {
+		for _, op := range []*huma.Operation{path.Get, path.Post, path.Delete} {
 			if op == nil {
 				continue
 			}

@@ -40,7 +40,7 @@ var rooms = []struct {
 	{"internal/queue", useCases("internal/planner", "internal/store")},
 	{"internal/hub", useCases("internal/planner")},
 	{"internal/gpu", useCases("internal/planner")},
-	{"internal/microbench", useCases("internal/planner")},
+	{"internal/microbench", useCases("internal/planner", "internal/gpu")},
 	{"migrations", nil},
 
 	{"internal/obs", []string{"internal/units", "internal/fault"}},
@@ -83,6 +83,9 @@ var libraries = []struct {
 	{"net/http", []string{"internal/api", "internal/auth", "internal/obs", "internal/admission", "internal/hub", "internal/store/pgtest", "web", "cmd"}},
 	{"github.com/stretchr/testify", []string{"internal/store/storetest", "web/e2e"}},
 	{"github.com/google/go-cmp", []string{"internal/store/storetest"}},
+	{"github.com/riverqueue/river", []string{"internal/queue"}},
+	{"github.com/NVIDIA/go-nvml", []string{"internal/gpu"}},
+	{"github.com/ebitengine/purego", []string{"internal/gpu"}},
 	{"pgregory.net/rapid", nil},
 	{"github.com/chromedp/chromedp", []string{"web/e2e"}},
 	{"github.com/tsenart/vegeta/v12", nil},

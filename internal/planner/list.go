@@ -84,7 +84,7 @@ func positionOf(cursor string) (Position, error) {
 	}
 	micros, id, _ := strings.Cut(string(text), ".")
 	n, err := strconv.ParseInt(micros, 10, 64)
-	if err != nil || !validIDOf(idPrefix, id) && !validIDOf(runPrefix, id) && !validIDOf(calibrationPrefix, id) {
+	if err != nil || !validIDOf(idPrefix, id) && !validIDOf(runPrefix, id) && !validIDOf(calibrationPrefix, id) && !validIDOf(benchmarkPrefix, id) {
 		return Position{}, fmt.Errorf("no position: %q", text)
 	}
 	return Position{CreatedAt: time.UnixMicro(n).UTC(), ID: id}, nil

@@ -25,6 +25,10 @@ type Config struct {
 	Catalog      *catalog.Catalog
 	Store        Store            // nil: nothing is kept
 	Hub          Hub              // nil: models come from the catalogue or are pasted
+	Devices      Devices          // nil: no card of this host is looked for
+	Probes       []Probe          // the micro-benchmarks there are, in the order they run
+	Prober       Prober           // nil: this process runs none of them
+	Queue        Queue            // nil: none can be asked for
 	Engine       Engine           // nil: estimator.Run
 	Now          func() time.Time // nil: time.Now
 	CacheEntries int              // answers kept in memory; 0 means 512, negative none
@@ -35,6 +39,10 @@ type Planner struct {
 	catalog *catalog.Catalog
 	store   Store
 	hub     Hub
+	devices Devices
+	probes  []Probe
+	prober  Prober
+	queue   Queue
 	engine  Engine
 	now     func() time.Time
 	answers *lru.Cache[answerKey, *estimator.Estimate] // nil: switched off
@@ -46,7 +54,10 @@ type Planner struct {
 
 // New returns a planner.
 func New(c Config) *Planner {
-	p := &Planner{catalog: c.Catalog, store: c.Store, hub: c.Hub, engine: c.Engine, now: c.Now, force: &force{}}
+	p := &Planner{
+		catalog: c.Catalog, store: c.Store, hub: c.Hub, engine: c.Engine, now: c.Now, force: &force{},
+		devices: c.Devices, probes: c.Probes, prober: c.Prober, queue: c.Queue,
+	}
 	p.workspaces = &sync.Pool{New: func() any { return new(estimator.Workspace) }}
 	if p.engine == nil {
 		p.engine = p.simulate

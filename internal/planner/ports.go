@@ -12,6 +12,7 @@ import (
 // Store keeps estimates and hub configurations. Its errors are of package
 // fault; times come back in UTC, truncated to the microsecond.
 type Store interface {
+	BenchStore
 	// SaveEstimate keeps a record and returns its id. With a key that was used
 	// before for the same job it keeps nothing and returns the id of then; for
 	// another job it fails with fault.Conflict.

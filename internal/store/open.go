@@ -55,7 +55,7 @@ func openPostgres(ctx context.Context, url string) (*Store, error) {
 	if err != nil {
 		return nil, fault.Wrap(fault.Internal, "store: migration lock", err)
 	}
-	return migrated(ctx, db, goose.DialectPostgres, "postgres", goose.WithSessionLocker(locker))
+	return migrated(ctx, db, goose.DialectPostgres, "postgres", goose.WithSessionLocker(locker), bySession(db, locker))
 }
 
 func openSQLite(ctx context.Context, path string) (*Store, error) {
@@ -75,7 +75,8 @@ func openSQLite(ctx context.Context, path string) (*Store, error) {
 	}
 	db.SetMaxOpenConns(sqliteConnections)
 	db.SetMaxIdleConns(sqliteConnections)
-	return migrated(ctx, db, goose.DialectSQLite3, "sqlite", goose.WithLocker(&fileLock{path: path + ".lock"}))
+	locker := &fileLock{path: path + ".lock"}
+	return migrated(ctx, db, goose.DialectSQLite3, "sqlite", goose.WithLocker(locker), byFile(locker))
 }
 
 // dsn is the data source name of an SQLite file: a URI, so that any character
@@ -86,12 +87,12 @@ func dsn(path string) string {
 
 // migrated applies the migrations that are missing and returns the store, or
 // closes the database.
-func migrated(ctx context.Context, db *sql.DB, dialect goose.Dialect, folder string, locking goose.ProviderOption) (*Store, error) {
+func migrated(ctx context.Context, db *sql.DB, dialect goose.Dialect, folder string, locking goose.ProviderOption, alone exclusively) (*Store, error) {
 	if err := migrate(ctx, db, dialect, folder, locking); err != nil {
 		_ = db.Close()
 		return nil, classify("store: migrate", "", err)
 	}
-	return &Store{db: db}, nil
+	return &Store{db: db, postgres: dialect == goose.DialectPostgres, alone: alone}, nil
 }
 
 func migrate(ctx context.Context, db *sql.DB, dialect goose.Dialect, folder string, locking goose.ProviderOption) error {
@@ -111,6 +112,34 @@ func migrate(ctx context.Context, db *sql.DB, dialect goose.Dialect, folder stri
 		return fault.New(fault.Conflict, "the database has schema %d, this memplan knows %d: use a newer one", current, target)
 	}
 	return err
+}
+
+// exclusively runs f while no other process changes the schema.
+type exclusively func(ctx context.Context, f func() error) error
+
+// bySession is exclusively by a lock that a connection of Postgres holds.
+func bySession(db *sql.DB, l lock.SessionLocker) exclusively {
+	return func(ctx context.Context, f func() error) error {
+		conn, err := db.Conn(ctx)
+		if err != nil {
+			return err
+		}
+		defer func() { _ = conn.Close() }() // back to the pool
+		if err := l.SessionLock(ctx, conn); err != nil {
+			return err
+		}
+		return errors.Join(f(), l.SessionUnlock(context.WithoutCancel(ctx), conn))
+	}
+}
+
+// byFile is exclusively by a lock beside an SQLite file.
+func byFile(l *fileLock) exclusively {
+	return func(ctx context.Context, f func() error) error {
+		if err := l.Lock(ctx, nil); err != nil {
+			return err
+		}
+		return errors.Join(f(), l.Unlock(ctx, nil))
+	}
 }
 
 // fileLock lets one process at a time migrate an SQLite file: it holds an

@@ -23,12 +23,24 @@ import (
 type Store struct {
 	db      *sql.DB
 	packers sync.Pool // of *gzip.Writer: a new one costs a megabyte
+
+	postgres bool
+	alone    exclusively
 }
 
 var _ planner.Store = (*Store)(nil)
 
 // Close releases the connections.
 func (s *Store) Close() error { return s.db.Close() }
+
+// Database is the pool, and whether it is of Postgres, for what keeps tables of
+// its own in the same database.
+func (s *Store) Database() (db *sql.DB, postgres bool) { return s.db, s.postgres }
+
+// Exclusively runs f while no other process changes the schema.
+func (s *Store) Exclusively(ctx context.Context, f func() error) error {
+	return classify("store: lock the schema", "", s.alone(ctx, f))
+}
 
 // ReadyCheck fails with fault.Unavailable when the tables cannot be read.
 func (s *Store) ReadyCheck(ctx context.Context) error {
