@@ -8,6 +8,9 @@ FUZZTIME  ?= 30s
 GOLANGCI  := github.com/golangci/golangci-lint/v2/cmd/golangci-lint@v2.15.0
 SUDO      := $(shell [ "$$(id -u)" = 0 ] || echo sudo)
 
+# go-nvml calls what NVIDIA's header calls deprecated, for the sake of older drivers.
+export CGO_CFLAGS ?= -g -O2 -Wno-deprecated-declarations
+
 .DEFAULT_GOAL := build
 .PHONY: run build generate test bench accuracy e2e lint fuzz deps cover
 
@@ -51,7 +54,7 @@ fuzz: ## every fuzz target for $(FUZZTIME)
 
 deps: ## on Debian: the Postgres, Chromium and Python that tests use
 	$(SUDO) apt-get update
-	$(SUDO) env DEBIAN_FRONTEND=noninteractive apt-get install -y --no-install-recommends postgresql chromium curl python3 python3
+	$(SUDO) env DEBIAN_FRONTEND=noninteractive apt-get install -y --no-install-recommends postgresql chromium curl python3 gcc libc6-dev
 
 cover: ## bin/cover.html, and the share of statements that tests reach
 	@mkdir -p bin

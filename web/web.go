@@ -27,6 +27,7 @@ type Planner interface {
 	AllWrong(ctx context.Context, job spec.Job, found error) error
 	Models(query string, limit int) []catalog.Model
 	GPUs() []catalog.GPU
+	Bench
 }
 
 // Config is what the pages need.
@@ -34,6 +35,8 @@ type Config struct {
 	Planner Planner
 	Version string       // of the build, shown at the foot
 	Log     *slog.Logger // nil: slog.Default
+
+	Stopping <-chan struct{} // closed when the service is to stop: live pages end; nil: they end with their readers
 }
 
 // site answers the page requests.
@@ -43,12 +46,14 @@ type site struct {
 	log     *slog.Logger
 	assets  assets
 	form    form
+
+	stopping <-chan struct{}
 }
 
 // New returns the handler of every page and static file. It sets its own
 // security headers, refuses cross-site writes, and compresses.
 func New(c Config) http.Handler {
-	s := &site{planner: c.Planner, version: c.Version, log: c.Log, assets: embedded()}
+	s := &site{planner: c.Planner, version: c.Version, log: c.Log, assets: embedded(), stopping: c.Stopping}
 	if s.log == nil {
 		s.log = slog.Default()
 	}
@@ -67,6 +72,13 @@ func New(c Config) http.Handler {
 	r.Post("/estimates", s.page(s.save))
 	r.Get("/e/{id}", s.page(s.saved))
 	r.Get("/docs/method", s.page(s.method))
+	r.Get("/devices", s.page(s.devices))
+	r.Get("/devices/live", s.page(s.devicesLive))
+	r.Post("/benchmarks", s.page(s.startBenchmark))
+	r.Get("/benchmarks/{id}", s.page(s.benchmark))
+	r.Get("/benchmarks/{id}/live", s.page(s.benchmarkLive))
+	r.Post("/benchmarks/{id}/cancel", s.page(s.cancelBenchmark))
+	r.Post("/benchmarks/{id}/retry", s.page(s.retryBenchmark))
 	r.Get("/static/{hash}/{name}", s.static)
 	return http.NewCrossOriginProtection().Handler(r)
 }

@@ -20,6 +20,8 @@ type config struct {
 	HubToken  string           `kong:"-"` // HF_TOKEN, for models the hub keeps private; no flag, for others see those
 	LogFormat string           `help:"Format of the log on standard error: text or json (MEMPLAN_LOG_FORMAT)." enum:"text,json" default:"${log}"`
 	PerMinute int              `name:"requests-per-minute" help:"REST requests allowed per minute from one address; 0 allows all. The default is 0 on a loopback address and 1200 elsewhere." default:"-1" placeholder:"N"`
+	Worker    bool             `help:"Serve no pages: only run benchmarks on this host's GPUs, from the shared database (MEMPLAN_WORKER=1). Without it the service does both."`
+	Python    string           `help:"Python with PyTorch that probes run in (MEMPLAN_PYTHON)." default:"${python}" placeholder:"FILE"`
 	Check     bool             `help:"Ask the service at --addr whether it is ready, and stop: a health check."`
 	Version   kong.VersionFlag `help:"Print the version and stop."`
 }
@@ -42,6 +44,7 @@ func configure(args []string, getenv func(string) string, version string, stdout
 			"database": getenv("DATABASE_URL"),
 			"data":     cmp.Or(getenv("MEMPLAN_DATA"), userData(getenv)),
 			"hub":      getenv("HF_ENDPOINT"),
+			"python":   cmp.Or(getenv("MEMPLAN_PYTHON"), "python3"),
 			"log":      cmp.Or(getenv("MEMPLAN_LOG_FORMAT"), "text"),
 		})
 	if err != nil {
@@ -56,6 +59,7 @@ func configure(args []string, getenv func(string) string, version string, stdout
 	case c.Database == "" && c.Data == "" && !c.Check:
 		return c, errors.New("no home directory to keep memplan.db in: give --data or --database-url")
 	}
+	c.Worker = c.Worker || getenv("MEMPLAN_WORKER") == "1"
 	if c.PerMinute < 0 {
 		c.PerMinute = requestsPerMinute(c.Addr)
 	}

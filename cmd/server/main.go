@@ -13,13 +13,18 @@ import (
 	"syscall"
 	"time"
 
+	"golang.org/x/sync/errgroup"
+
 	"memplan/internal/api"
 	"memplan/internal/catalog"
 	"memplan/internal/estimator"
 	"memplan/internal/estimator/spec"
+	"memplan/internal/gpu"
 	"memplan/internal/hub"
+	"memplan/internal/microbench"
 	"memplan/internal/obs"
 	"memplan/internal/planner"
+	"memplan/internal/queue"
 	"memplan/internal/store"
 	"memplan/web"
 )
@@ -60,31 +65,55 @@ func run(ctx context.Context, args []string, getenv func(string) string, stdout,
 	if err != nil {
 		return fmt.Errorf("open the store: %w", err)
 	}
-	handler, err := assemble(c, kept, log, version)
-	if err == nil {
-		err = serve(ctx, c.Addr, handler, log, stdout)
-	}
-	return errors.Join(err, kept.Close())
+	return errors.Join(runWith(ctx, c, kept, log, version, stdout), kept.Close())
 }
 
-// assemble builds the handler of the service from its parts.
-func assemble(c config, kept planner.Store, log *slog.Logger, version string) (http.Handler, error) {
+// runWith is run once the store is open: pages and REST, unless this is a
+// worker only, and beside them the benchmarks of this host's cards. Whatever
+// ends first ends the rest.
+func runWith(ctx context.Context, c config, kept *store.Store, log *slog.Logger, version string, stdout io.Writer) error {
+	waiting, err := queue.Open(ctx, kept, log)
+	if err != nil {
+		return fmt.Errorf("open the queue: %w", err)
+	}
+	metrics := obs.NewMetrics(version)
+	plan, err := assemble(c, kept, waiting, metrics)
+	if err != nil {
+		return err
+	}
+	parts, ctx := errgroup.WithContext(ctx)
+	parts.Go(func() error { return waiting.Work(ctx, plan, queue.WorkerName(), queue.Pace{}) })
+	parts.Go(func() error { return plan.WatchBenchmarks(ctx, planner.Pace{}) })
+	if c.Worker {
+		fmt.Fprintln(stdout, "memplan works on the benchmarks of this host's GPUs")
+		return parts.Wait()
+	}
+	handler := api.New(api.Config{
+		Planner: plan, Log: log, Metrics: metrics, Version: version, RequestsPerMinute: c.PerMinute,
+		Pages:    web.New(web.Config{Planner: plan, Version: version, Log: log, Stopping: ctx.Done()}),
+		Stopping: ctx.Done(),
+	})
+	parts.Go(func() error { return serve(ctx, c.Addr, handler, log, stdout) })
+	return parts.Wait()
+}
+
+// assemble builds the planner of the service from its parts.
+func assemble(c config, kept planner.Store, waiting planner.Queue, metrics *obs.Metrics) (*planner.Planner, error) {
 	tables, err := catalog.Open()
 	if err != nil {
 		return nil, err
 	}
-	metrics := obs.NewMetrics(version)
-	use := planner.Config{Catalog: tables, Store: kept, Engine: measured(metrics, estimator.Run)}
+	cards := gpu.New(gpu.Config{})
+	use := planner.Config{
+		Catalog: tables, Store: kept, Engine: measured(metrics, estimator.Run), Devices: cards, Queue: waiting,
+		Probes: microbench.Probes(), Prober: microbench.New(microbench.Config{Python: c.Python, Devices: cards}),
+	}
 	if c.Hub != "" {
 		if use.Hub, err = hub.New(c.Hub, c.HubToken, nil); err != nil {
 			return nil, err
 		}
 	}
-	plan := planner.New(use)
-	return api.New(api.Config{
-		Planner: plan, Log: log, Metrics: metrics, Version: version, RequestsPerMinute: c.PerMinute,
-		Pages: web.New(web.Config{Planner: plan, Version: version, Log: log}),
-	}), nil
+	return planner.New(use), nil
 }
 
 // measured counts and times every run of the engine.

@@ -76,6 +76,8 @@ func TestServes(t *testing.T) {
 		{name: "readiness", path: "readyz", want: "ready"},
 		{name: "catalogue", path: "api/v1/gpus", want: "H100-SXM5-80GB"},
 		{name: "document", path: "openapi.json", want: `"openapi": "3.1.0"`},
+		{name: "devices", path: "api/v1/devices", want: `"items":`},
+		{name: "page of devices", path: "devices", want: "Devices"},
 		{name: "kept estimates", path: "api/v1/estimates", want: `{"items":[],`},
 		{name: "page", path: "docs/method", want: "<!doctype html>"},
 		{name: "metrics", path: "metrics", want: "memplan_build_info"},

@@ -3,7 +3,9 @@ package api
 import (
 	"context"
 	"encoding/json"
+	"maps"
 	"net/http"
+	"slices"
 
 	"github.com/danielgtaylor/huma/v2"
 
@@ -147,7 +149,7 @@ func decodeBenchmark(raw []byte) (planner.BenchRequest, error) {
 		delete(keys, "probes")
 	}
 	field("probes", `"default" or a list of names`, &r.Probes)
-	for name := range keys {
+	for _, name := range slices.Sorted(maps.Keys(keys)) {
 		wrong.Add(name, "", "one of device, probes, max_seconds, force", "")
 	}
 	return r, wrong.Err()

@@ -14,9 +14,6 @@ import (
 	"memplan/internal/obs"
 )
 
-// eventType is the media type of server-sent events.
-const eventType = "text/event-stream"
-
 // eventResponses documents an answer of server-sent events.
 func eventResponses() map[string]*huma.Response {
 	return map[string]*huma.Response{"200": {

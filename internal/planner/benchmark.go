@@ -104,7 +104,7 @@ type Benchmark struct {
 	Probes     []string      `json:"probes"`
 	MaxSeconds int           `json:"max_seconds"`
 	Force      bool          `json:"force"`
-	Progress   Progress      `json:"progress"`
+	Progress   BenchProgress `json:"progress"`
 	Worker     string        `json:"worker,omitempty"`
 	Attempt    int           `json:"attempt"`
 	Stopping   bool          `json:"stopping,omitempty" doc:"Cancelled, and the probe that runs is being ended."`
@@ -115,8 +115,8 @@ type Benchmark struct {
 	Beat int64 `json:"-"` // grows while a worker is at it
 }
 
-// Progress is how far a benchmark is.
-type Progress struct {
+// BenchProgress is how far a benchmark is.
+type BenchProgress struct {
 	Done        int `json:"done"`
 	Total       int `json:"total"`
 	SecondsLeft int `json:"seconds_left"`

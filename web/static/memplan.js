@@ -112,10 +112,30 @@
     }
   }
 
+  // Parts that change by themselves: the server sends them anew. What someone is
+  // about to press or has opened is left alone until they are done.
+  function live(part) {
+    const events = new EventSource(part.dataset.live);
+    let latest = null;
+    const show = () => {
+      if (latest !== null) part.innerHTML = latest;
+      latest = null;
+    };
+    events.addEventListener("message", (event) => {
+      latest = event.data;
+      if (!part.contains(document.activeElement) && !part.querySelector("details[open]")) show();
+    });
+    events.addEventListener("end", () => {
+      events.close();
+      show();
+    });
+  }
+
   document.addEventListener("DOMContentLoaded", () => {
     themeButton();
     keySheet();
     refresh();
+    for (const part of document.querySelectorAll("[data-live]:not([data-live=''])")) live(part);
   });
   document.addEventListener("htmx:after:swap", (event) => {
     if (event.detail.ctx.target?.id === "plan") byID("plan-form")?.reset(); // a link changed the fields

@@ -24,6 +24,9 @@ type Planner struct {
 	Edit func(*estimator.Estimate) // nil: as it is
 	Err  error                     // answers every job, when set
 
+	NoDriver   string             // why there is no card; "": there is one
+	BenchState planner.BenchState // of the benchmark; "": it runs
+
 	mu    sync.Mutex
 	saved map[string]*estimator.Estimate
 }
