@@ -64,3 +64,32 @@ func (f *Frame) Equal(a, b *Tensor) *Tensor {
 	f.consume(a, b)
 	return f.produce(out)
 }
+
+var normalizeRule = &Rule{Name: "normalize", Source: "torch/nn/functional.py:normalize", Backward: func(m *Machine, n *Node, dOut []*Tensor) Grads {
+	negative := m.allocLike(dOut[0], dOut[0].DType) // of the divisor: -grad · ((x / norm) / norm), summed over a row
+	once := m.allocLike(dOut[0], dOut[0].DType)
+	twice := m.allocLike(dOut[0], dOut[0].DType)
+	byNorm := m.allocLike(dOut[0], dOut[0].DType)
+	m.letGo(twice, once, negative)
+	rows := m.alloc(n.saved[1].Shape, dOut[0].DType)
+	m.release(byNorm)
+	g := m.allocLike(dOut[0], dOut[0].DType)
+	through := m.allocLike(dOut[0], dOut[0].DType) // of the norm: x · (grad / norm)
+	m.letGo(through, rows)
+	return Grads{g}
+}}
+
+// Normalize is F.normalize over the last dimension: it keeps its input, and the
+// norm of each row as it is, clamped and spread.
+func (f *Frame) Normalize(x *Tensor) *Tensor {
+	n := f.record(normalizeRule, x)
+	rows := x.Shape.With(-1, 1)
+	norm := f.alloc(rows, x.DType)
+	clamped := f.alloc(rows, x.DType)
+	f.save(n, x, norm, clamped)
+	f.letGo(clamped, norm)
+	out := f.allocLike(x, x.DType)
+	f.output(n, out, 0)
+	f.consume(x)
+	return f.produce(out)
+}

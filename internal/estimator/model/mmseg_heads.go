@@ -11,6 +11,7 @@ func mmHeads() mmParts {
 		"segformer": mm.segformerHead, "lraspp": mm.lrasppHead,
 		"non_local": mm.nonLocalHead, "gc": mm.contextHead, "dual_attention": mm.dualAttentionHead,
 		"interlaced_sparse_attention": mm.interlacedHead, "ocr": mm.objectHead,
+		"setr_up": mm.setrUpHead, "setr_mla": mm.setrMLAHead, "segmenter_mask": mm.segmenterHead,
 	}
 }
 

@@ -10,6 +10,7 @@ func mmBackbones() mmParts {
 	return mmParts{
 		"resnet": mm.resnet, "hrnet": mm.hrnet, "unet": mm.unet, "mobilenet_v2": mm.mobilenetV2, "mobilenet_v3": mm.mobilenetV3,
 		"resnest": mm.resnest, "bisenet_v1": mm.bisenetV1, "erfnet": mm.erfnet,
+		"vit": mm.vit, "beit": mm.beit, "swin": mm.swin, "mit": mm.mit, "twins_pcpvt": mm.pcpvt, "twins_svt": mm.svt, "convnext": mm.convnext,
 	}
 }
 
