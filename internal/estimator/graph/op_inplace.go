@@ -1,5 +1,7 @@
 package graph
 
+import "memplan/internal/estimator/spec"
+
 // Functions that write into their argument. A node is recorded and no storage
 // made, except where the backward needs what is overwritten: then it is cloned
 // first (generated code of in-place functions, VariableType).
@@ -64,6 +66,21 @@ func (f *Frame) HardsigmoidInPlace(x *Tensor) *Tensor { return f.cloning(hardsig
 
 // SiluInPlace is F.silu(x, inplace=True), which clones.
 func (f *Frame) SiluInPlace(x *Tensor) *Tensor { return f.cloning(siluRule, x) }
+
+// hardtanhClonesSince is when hardtanh in place began to keep a clone of its
+// input, where it had kept its result (measured on 2.15; by published peaks not
+// yet on 1.5 and 1.8).
+var hardtanhClonesSince = spec.Version{1, 11}
+
+// Relu6InPlace is F.relu6(x, inplace=True).
+func (f *Frame) Relu6InPlace(x *Tensor) *Tensor {
+	if f.Versions.Torch.Before(hardtanhClonesSince) && f.Versions.Torch != (spec.Version{}) {
+		return f.ReluInPlace(x)
+	}
+	return f.cloning(hardtanhRule, x)
+}
+
+var hardtanhRule = &Rule{Name: "hardtanh", Source: "derivatives.yaml:hardtanh", Backward: likeGrad}
 
 // cloning overwrites x after keeping a clone of it.
 func (f *Frame) cloning(r *Rule, x *Tensor) *Tensor {

@@ -12,8 +12,8 @@ import (
 // mobilenetV2Stages are expansion, width and blocks of each stage.
 var mobilenetV2Stages = [7][3]int64{{1, 16, 1}, {6, 24, 2}, {6, 32, 3}, {6, 64, 4}, {6, 96, 3}, {6, 160, 3}, {6, 320, 1}}
 
-// relu6 is nn.ReLU6 in place, which keeps what ReLU keeps.
-func relu6() *graph.Module { return function("ReLU6", (*graph.Frame).ReluInPlace) }
+// relu6 is nn.ReLU6 in place.
+func relu6() *graph.Module { return function("ReLU6", (*graph.Frame).Relu6InPlace) }
 
 // mobilenetV2 is MobileNetV2: the results of its stages.
 func (m mm) mobilenetV2(c *Config) *graph.Module {
@@ -201,6 +201,6 @@ func (m mm) hardSwish() *graph.Module {
 		return hardOver()
 	}
 	return function("HSwish", func(f *graph.Frame, x *graph.Tensor) *graph.Tensor {
-		return f.MulScalar(f.Mul(x, f.ReluInPlace(f.AddScalar(x))))
+		return f.MulScalar(f.Mul(x, f.Relu6InPlace(f.AddScalar(x))))
 	})
 }
