@@ -11,47 +11,6 @@ import (
 	"memplan/internal/fault"
 )
 
-// layout is a family of model.architecture: how its sizes are said in the
-// configuration of the transformers model that has them.
-type layout struct {
-	modelType string
-	sizes     map[string]string // key of the architecture: key of the configuration
-	required  []string
-	fixed     map[string]any // keys that the program has one value of
-	tied      bool           // unless untied is said
-	dropout   []string       // keys that hidden_dropout sets
-}
-
-// layouts are the families whose programs the engine has.
-func layouts() map[string]layout {
-	sizes := func(pairs ...string) map[string]string {
-		m := map[string]string{}
-		for i := 0; i < len(pairs); i += 2 {
-			m[pairs[i]] = pairs[i+1]
-		}
-		return m
-	}
-	return map[string]layout{
-		"llama": {
-			modelType: "llama",
-			sizes: sizes("hidden_size", "hidden_size", "num_hidden_layers", "num_hidden_layers", "num_attention_heads", "num_attention_heads",
-				"num_key_value_heads", "num_key_value_heads", "head_dim", "head_dim", "intermediate_size", "intermediate_size",
-				"vocab_size", "vocab_size", "max_position_embeddings", "max_position_embeddings", "attention_dropout", "attention_dropout"),
-			required: []string{"hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size", "vocab_size"},
-			fixed:    map[string]any{"norm": "rmsnorm", "swiglu": true, "bias": false, "position_embedding": "rope", "hidden_dropout": 0.0, "rotary_percent": 1.0},
-		},
-		"gpt": {
-			modelType: "gpt2",
-			sizes: sizes("hidden_size", "n_embd", "num_hidden_layers", "n_layer", "num_attention_heads", "n_head",
-				"intermediate_size", "n_inner", "vocab_size", "vocab_size", "max_position_embeddings", "n_positions", "attention_dropout", "attn_pdrop"),
-			required: []string{"hidden_size", "num_hidden_layers", "num_attention_heads", "vocab_size"},
-			fixed:    map[string]any{"norm": "layernorm", "swiglu": false, "bias": true, "qkv_bias": true, "position_embedding": "learned", "activation": "gelu", "qk_layernorm": false},
-			tied:     true,
-			dropout:  []string{"embd_pdrop", "resid_pdrop"},
-		},
-	}
-}
-
 // resolveArchitecture says explicit sizes as the configuration of the
 // transformers model that has them.
 func resolveArchitecture(r *prepared) error {
@@ -78,9 +37,16 @@ func resolveArchitecture(r *prepared) error {
 // config is the configuration of an architecture, or every key of it that the
 // program has no room for.
 func (l layout) config(a map[string]any, t spec.Training) (map[string]any, error) {
-	c := map[string]any{"model_type": l.modelOf(a), "tie_word_embeddings": l.tied}
-	if t.SequenceLength > 0 {
-		c[l.sizes["max_position_embeddings"]] = float64(t.SequenceLength)
+	c := maps.Clone(l.given)
+	if c == nil {
+		c = map[string]any{}
+	}
+	c["model_type"] = l.modelOf(a)
+	if c["model_type"] == "qwen2_moe" && l.relatives {
+		c["qkv_bias"] = a["qkv_bias"] == true
+	}
+	if to := l.sizes["max_position_embeddings"]; to != "" && t.SequenceLength > 0 {
+		c[to] = float64(t.SequenceLength)
 	}
 	var wrong fault.Fields
 	for _, key := range l.required {
@@ -93,7 +59,55 @@ func (l layout) config(a map[string]any, t spec.Training) (map[string]any, error
 			wrong.Add("model.architecture."+key, a[key], want, "")
 		}
 	}
+	if nested, ok := a["moe"].(map[string]any); ok && len(l.mixtures) > 0 {
+		wrong = append(wrong, l.mix(c, nested)...)
+	}
+	if nested, ok := a["mla"].(map[string]any); ok && l.latent {
+		for _, key := range slices.Sorted(maps.Keys(nested)) {
+			if !slices.Contains(latentSizes, key) {
+				wrong.Add("model.architecture.mla."+key, nested[key], "one of "+strings.Join(latentSizes, ", "), "")
+			}
+			c[key] = nested[key]
+		}
+	}
 	return c, wrong.Err()
+}
+
+// mix takes the sizes of a mixture of experts over.
+func (l layout) mix(c, moe map[string]any) fault.Fields {
+	var wrong fault.Fields
+	to := l.mixtures[c["model_type"].(string)]
+	for _, key := range []string{"num_experts", "num_experts_per_tok"} {
+		if moe[key] == nil {
+			wrong = append(wrong, fault.Field{Path: "model.architecture.moe." + key, Want: "a size"})
+		}
+	}
+	for _, key := range slices.Sorted(maps.Keys(moe)) {
+		v := moe[key]
+		size, _ := v.(float64)
+		switch {
+		case key == "dispatcher" || key == "grouped_gemm" || key == "permute_fusion": // how, not how much
+		case to.sizes[key] != "":
+			c[to.sizes[key]] = v
+		case key == "first_dense_layers" && to.denseList:
+			var dense []any
+			for i := range int(size) {
+				dense = append(dense, float64(i))
+			}
+			c["mlp_only_layers"] = dense
+		case key == "shared_expert_intermediate_size" && to.sharedCount:
+			inner, _ := moe["moe_intermediate_size"].(float64)
+			if inner <= 0 || float64(int(size/inner))*inner != size {
+				wrong.Add("model.architecture.moe."+key, v, "a multiple of moe_intermediate_size", "")
+				continue
+			}
+			c["n_shared_experts"] = size / inner
+		case v == nil || v == false || size == 0 && v == float64(0):
+		default:
+			wrong.Add("model.architecture.moe."+key, v, "nothing: it is not modelled for "+fmt.Sprint(c["model_type"]), "")
+		}
+	}
+	return wrong
 }
 
 // set takes one key over, or says what it would have to be.
@@ -107,8 +121,18 @@ func (l layout) set(c, a map[string]any, key string) (want string, ok bool) {
 		return "", true
 	}
 	switch key {
-	case "family", "parameters", "qkv_bias", "qk_layernorm":
+	case "family", "parameters":
 		return "", true
+	case "qkv_bias", "qk_layernorm":
+		if l.relatives || v == false {
+			return "", true
+		}
+	case "moe":
+		_, nested := v.(map[string]any)
+		return "the sizes of a mixture; it is not modelled for family " + fmt.Sprint(a["family"]), nested && len(l.mixtures) > 0
+	case "mla":
+		_, nested := v.(map[string]any)
+		return "the sizes of latent attention; it is not modelled for family " + fmt.Sprint(a["family"]), nested && l.latent
 	case "untied":
 		untied, is := v.(bool)
 		c["tie_word_embeddings"] = !untied
@@ -118,19 +142,30 @@ func (l layout) set(c, a map[string]any, key string) (want string, ok bool) {
 			c[to] = v
 		}
 		return "", true
-	case "num_key_value_heads":
+	case "num_key_value_heads": // of a model that has one for every query head
 		return "as many as num_attention_heads: fewer are not modelled", fmt.Sprint(v) == fmt.Sprint(a["num_attention_heads"])
 	}
 	return "nothing: it is not modelled for family " + fmt.Sprint(a["family"]), false
 }
 
 // modelOf is the model type: relatives of Llama differ in what stands before
-// the attention.
+// the attention, and in whether there is a mixture of experts.
 func (l layout) modelOf(a map[string]any) string {
+	if !l.relatives {
+		return l.modelType
+	}
+	moe, mixed := a["moe"].(map[string]any)
+	shared, _ := moe["shared_expert_intermediate_size"].(float64)
 	switch {
-	case l.modelType == "llama" && a["qk_layernorm"] == true:
+	case mixed && a["qk_layernorm"] == true:
+		return "qwen3_moe"
+	case mixed && (shared > 0 || a["qkv_bias"] == true):
+		return "qwen2_moe"
+	case mixed:
+		return "mixtral"
+	case a["qk_layernorm"] == true:
 		return "qwen3"
-	case l.modelType == "llama" && a["qkv_bias"] == true:
+	case a["qkv_bias"] == true:
 		return "qwen2"
 	}
 	return l.modelType

@@ -47,12 +47,18 @@ func TestModelByItsSizes(t *testing.T) {
 		{name: "biases on queries, keys and values", architecture: sizes(", family: llama, intermediate_size: 128, qkv_bias: true"), modelType: "qwen2"},
 		{name: "norms on queries and keys", architecture: sizes(", family: llama, intermediate_size: 128, head_dim: 16, qk_layernorm: true"), modelType: "qwen3"},
 		{name: "gpt", architecture: sizes(", family: gpt, max_position_embeddings: 256, num_key_value_heads: 4, activation: gelu, hidden_dropout: 0.0"), modelType: "gpt2"},
-		{name: "a family without a program", architecture: sizes(", family: deepseek"), wrong: []string{"model.architecture.family"}},
+		{name: "a family without a program", architecture: sizes(", family: t5"), wrong: []string{"model.architecture.family"}},
 		{name: "sizes missing", architecture: "{family: llama, hidden_size: 64}", wrong: []string{
 			"model.architecture.num_hidden_layers", "model.architecture.num_attention_heads", "model.architecture.intermediate_size", "model.architecture.vocab_size",
 		}},
-		{name: "what the program has no room for", architecture: sizes(", family: llama, intermediate_size: 128, norm: layernorm, moe: {num_experts: 8}"), wrong: []string{
-			"model.architecture.moe", "model.architecture.norm",
+		{name: "a mixture", architecture: sizes(", family: llama, intermediate_size: 128, moe: {num_experts: 8, num_experts_per_tok: 2}"), modelType: "mixtral"},
+		{name: "a mixture beside a shared expert", architecture: sizes(", family: llama, intermediate_size: 128, moe: {num_experts: 8, num_experts_per_tok: 2, moe_intermediate_size: 32, shared_expert_intermediate_size: 64, first_dense_layers: 1}"), modelType: "qwen2_moe"},
+		{name: "deepseek", architecture: sizes(", family: deepseek, intermediate_size: 128, moe: {num_experts: 8, num_experts_per_tok: 2, moe_intermediate_size: 32, shared_expert_intermediate_size: 64, first_dense_layers: 1, dispatcher: alltoall}, mla: {q_lora_rank: null, kv_lora_rank: 32, qk_nope_head_dim: 16, qk_rope_head_dim: 8, v_head_dim: 16}"), modelType: "deepseek_v3"},
+		{name: "deepseek without its parts", architecture: sizes(", family: deepseek, intermediate_size: 128"), wrong: []string{"model.architecture.moe", "model.architecture.mla"}},
+		{name: "a model type", architecture: sizes(", family: gemma2, intermediate_size: 128, head_dim: 16"), modelType: "gemma2"},
+		{name: "an encoder", architecture: sizes(", family: roberta, intermediate_size: 128, hidden_dropout: 0.1"), modelType: "roberta"},
+		{name: "what the program has no room for", architecture: sizes(", family: llama, intermediate_size: 128, norm: layernorm, moe: {num_experts: 8, capacity_factor: 1.0}"), wrong: []string{
+			"model.architecture.norm", "model.architecture.moe.num_experts_per_tok", "model.architecture.moe.capacity_factor",
 		}},
 		{name: "grouped queries of gpt", architecture: sizes(", family: gpt, num_key_value_heads: 2"), wrong: []string{"model.architecture.num_key_value_heads"}},
 	} {

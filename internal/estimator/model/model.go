@@ -179,6 +179,9 @@ func Of(config map[string]any) (*Family, error) {
 		known = append(known, names(&families[i])...)
 	}
 	var fields fault.Fields
-	fields.Add("model.config."+key, kind, "one of "+join(known), nearest(kind, known))
+	near := nearest(kind, known)
+	at := slices.IndexFunc(families, func(f Family) bool { return slices.Contains(names(&f), near) })
+	fields.Add("model.config."+key, kind, "one of "+join(known)+"; nothing else is taken in its place unasked: with "+near+
+		" there, the answer would assume the layers of "+families[at].Source+" with this config's sizes", near)
 	return nil, fields
 }
