@@ -118,11 +118,16 @@ func (m *Machine) dequantizedTo(p *Param, d DType) *Tensor {
 }
 
 // MatMul4Bit is bitsandbytes.matmul_4bit: x times the transposed weight, which
-// is dequantised for it, and again in backward. Nothing is kept but the weight.
+// is dequantised for it, and again in backward. Nothing is kept but the weight;
+// before inputDroppedSince the input too, as an attribute of the node, which lives
+// as long as the graph.
 func (f *Frame) MatMul4Bit(x *Tensor, w *Param, bias *Tensor) *Tensor {
 	n := f.record(matmul4bitRule, x)
 	if n != nil {
 		n.apply = func(n *Node, dOut []*Tensor) Grads { return f.Machine.matmul4bitBackward(n, w, dOut[0]) }
+		if f.Versions.BitsAndBytes.Before(inputDroppedSince) {
+			f.keepWithGraph(x)
+		}
 	}
 	var out *Tensor
 	f.NoGrad(func() {
@@ -142,6 +147,10 @@ func (f *Frame) MatMul4Bit(x *Tensor, w *Param, bias *Tensor) *Tensor {
 	f.output(n, out, 0)
 	return out
 }
+
+// inputDroppedSince is when MatMul4Bit stopped putting its input into ctx.tensors
+// (bitsandbytes/autograd/_functions.py @0.43.1, @0.43.2).
+var inputDroppedSince = spec.Version{0, 43, 2}
 
 // dequantLinear is the product without a kernel of its own
 // (_dequant_linear_fallback): scales are restored into one tensor and moved

@@ -5,6 +5,7 @@ import (
 	"strings"
 
 	"memplan/internal/estimator/graph"
+	"memplan/internal/estimator/model"
 	"memplan/internal/estimator/spec"
 	"memplan/internal/fault"
 )
@@ -89,6 +90,9 @@ func quantize(r *Run) error {
 			toInt8(m)
 		default:
 			toFourBit(m, config, compute)
+			if r.Job.Model.Implementation == model.LitGPT { // Fabric quantises what it cast to fp16 (fabric/plugins/precision/bitsandbytes.py)
+				m.Params[0].DType = graph.F16
+			}
 		}
 		for _, b := range m.Buffers { // the loader makes them anew, in fp32
 			if b.DType.Floating() {

@@ -83,7 +83,7 @@ func beyondLitGPT(j *spec.Job, f *fault.Fields) {
 		{"parallelism.sharding", j.Parallelism.Sharding, []string{"none"}},
 		{"training.objective", t.Objective, []string{"sft", "pretrain"}},
 		{"training.padding", t.Padding, []string{"none"}},
-		{"training.quantization", quantizationOf(t), []string{"none"}},
+		{"training.quantization", quantizationOf(t), append([]string{"none"}, fourBit...)},
 	} {
 		if s.got != "" && !slices.Contains(s.allowed, s.got) {
 			f.Add(s.path, s.got, "one of "+strings.Join(s.allowed, ", ")+" (others are not modelled with LitGPT)", s.allowed[0])

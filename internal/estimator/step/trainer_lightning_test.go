@@ -7,6 +7,7 @@ import (
 	"pgregory.net/rapid"
 
 	"memplan/internal/estimator"
+	"memplan/internal/estimator/allocator"
 	"memplan/internal/estimator/graph"
 	"memplan/internal/estimator/model"
 	"memplan/internal/estimator/spec"
@@ -64,6 +65,33 @@ func TestCopiedLayersOfLitGPTAreExact(t *testing.T) {
 		job.Training.GradAccumSteps = rapid.SampledFrom([]int{1, 3}).Draw(t, "accumulation")
 		sameProgram(t, litgptPlan(t, job, step.CompileEveryLayer), litgptPlan(t, job, step.Compile))
 	})
+}
+
+// TestOldBitsAndBytesKeepsInputs counts what is left after the steps: before
+// 0.43.2 the graph, which the loop holds, keeps the input of every 4-bit product.
+func TestOldBitsAndBytesKeepsInputs(t *testing.T) {
+	left := func(version string) (bytes int64) {
+		job := litgptJob("llama", 2)
+		job.Training.Method, job.Training.Quantization = "lora", &spec.Quantization{Type: "nf4"}
+		job.Runtime.LibraryVersions = map[string]string{"litgpt": "0.4.8", "bitsandbytes": version}
+		sizes := map[int32]int64{}
+		for _, e := range written(litgptPlan(t, job, step.Compile).Program, nil) {
+			switch e.Kind {
+			case allocator.Alloc:
+				sizes[e.Block] = e.Bytes
+			case allocator.Free:
+				delete(sizes, e.Block)
+			}
+		}
+		for _, n := range sizes {
+			bytes += n
+		}
+		return bytes
+	}
+	const rows = 2 * 300
+	hidden := int64(6) // of attn.proj and the MLP in both layers, of attn.attn in the second, of the head
+	inner := int64(2)  // of mlp.proj in both
+	require.Equal(t, rows*2*(hidden*64+inner*160), left("0.43.1")-left("0.43.2"))
 }
 
 func TestLitGPTRefuses(t *testing.T) {
