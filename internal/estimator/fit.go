@@ -1,6 +1,7 @@
 package estimator
 
 import (
+	"memplan/internal/estimator/allocator"
 	"memplan/internal/estimator/spec"
 	"memplan/internal/estimator/step"
 	"memplan/internal/units"
@@ -20,19 +21,41 @@ type Fitness struct {
 // without looking further.
 const clearly = 1.025
 
+// Look says how far Fit looks.
+type Look int
+
+// The looks.
+const (
+	Decide Look = iota // whether it fits, and no further
+	Live               // and what is live at the peak, at the least
+	Exact              // what is required, exactly
+)
+
 // Fit answers whether a job fits a device with a probability, as Run's answer
-// would say it, and no more than that: it looks no further once the unlimited
-// run leaves no doubt. With exact set it always finds the required bytes.
-func (w *Workspace) Fit(job spec.Job, device spec.Device, co spec.Coefficients, probable float64, exact bool) (Fitness, error) {
+// would say it. To decide it looks no further than to the first step of a job
+// that runs out there of clearly more than is usable, and no further than to
+// the unlimited run where that leaves no doubt.
+func (w *Workspace) Fit(job spec.Job, device spec.Device, co spec.Coefficients, probable float64, look Look) (Fitness, error) {
 	job, _, err := Resolve(job)
 	if err != nil {
 		return Fitness{}, err
 	}
-	plan, err := step.CompileIn(&w.memory, job, cardFor(device, co))
+	cfg, limited := settings(job.Runtime, device.Total), settings(job.Runtime, device.Total)
+	limited.Capacity = units.Bytes(float64(device.Usable())*clearly) - co.Outside()
+	limits := look == Decide && probable >= 0.5 && limited.Capacity > 0
+	plan, err := step.CompileWhile(&w.memory, job, cardFor(device, co), func(first allocator.Program) bool {
+		if !limits {
+			return true
+		}
+		_, ranOut, err := w.peaks(first, limited)
+		return err == nil && !ranOut
+	})
 	if err != nil {
 		return Fitness{}, err
 	}
-	cfg := settings(job.Runtime, device.Total)
+	if plan == nil {
+		return Fitness{Required: limited.Capacity + co.Outside(), Usable: device.Usable(), Bound: true}, nil
+	}
 	at := func(simulated units.Bytes) Fitness {
 		var e Estimate
 		e.conclude(plan, device, co, simulated)
@@ -40,22 +63,16 @@ func (w *Workspace) Fit(job spec.Job, device spec.Device, co spec.Coefficients, 
 		f.Fits = f.Probability >= probable
 		return f
 	}
-	if beyond := units.Bytes(float64(device.Usable())*clearly) - co.Outside(); !exact && probable >= 0.5 && beyond > 0 {
-		limited := cfg
-		limited.Capacity = beyond
-		if _, ranOut, err := w.peaks(plan, limited); err != nil || ranOut {
-			return Fitness{Required: beyond + co.Outside(), Usable: device.Usable(), Bound: true}, err
-		}
-	}
-	played, _, err := w.peaks(plan, cfg)
+	played, _, err := w.peaks(plan.Program, cfg)
 	if err != nil {
 		return Fitness{}, err
 	}
-	if most, least := at(played.Reserved.Peak), at(played.Active.Peak); !exact && (most.Fits || !least.Fits) {
-		if most.Fits {
-			return most, nil
-		}
+	most, least := at(played.Reserved.Peak), at(played.Active.Peak)
+	switch {
+	case look == Live, look == Decide && !least.Fits:
 		return least, nil
+	case look == Decide && most.Fits:
+		return most, nil
 	}
 	required, err := w.allocator.RequiredAfter(cfg, plan.Program, played, requiredWithin)
 	if err != nil {

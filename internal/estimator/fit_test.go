@@ -28,12 +28,12 @@ func TestFitAgreesWithRun(t *testing.T) {
 			require.NoError(t, err)
 			w := new(Workspace)
 			for _, probable := range []float64{0.5, 0.95} {
-				exact, err := w.Fit(tt.job, card, benchPrior, probable, true)
+				exact, err := w.Fit(tt.job, card, benchPrior, probable, Exact)
 				require.NoError(t, err)
 				require.Equal(t, e.Peak.Required, exact.Required)
 				require.Equal(t, e.Target.ProbabilityFits, exact.Probability)
 				require.Equal(t, e.Target.ProbabilityFits >= probable, exact.Fits)
-				quick, err := w.Fit(tt.job, card, benchPrior, probable, false)
+				quick, err := w.Fit(tt.job, card, benchPrior, probable, Decide)
 				require.NoError(t, err)
 				require.Equal(t, exact.Fits, quick.Fits)
 				if quick.Fits {
@@ -51,7 +51,7 @@ func BenchmarkFit(b *testing.B) {
 		b.Run(bb.name, func(b *testing.B) {
 			w := new(Workspace)
 			for b.Loop() {
-				if _, err := w.Fit(bb.job, benchCard, benchPrior, 0.95, false); err != nil {
+				if _, err := w.Fit(bb.job, benchCard, benchPrior, 0.95, Decide); err != nil {
 					b.Fatal(err)
 				}
 			}

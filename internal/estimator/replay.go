@@ -61,28 +61,28 @@ type Workspace struct {
 // it is good until the next run.
 func (w *Workspace) run(plan *step.Plan, cfg allocator.Config) (*replay, error) {
 	r := &replay{log: slices.Grow(w.log[:0], countEvents(plan.Program))}
-	err := w.replay(r, plan, cfg, &allocator.Watcher{Event: r.event, Mark: r.mark, Carry: r.carry})
+	err := w.replay(r, plan.Program, cfg, &allocator.Watcher{Event: r.event, Mark: r.mark, Carry: r.carry})
 	w.log = r.log
 	return r, err
 }
 
 // peaks replays a plan for its peaks alone, with no log. It says whether the
 // program ran out of the capacity that the configuration gives it.
-func (w *Workspace) peaks(plan *step.Plan, cfg allocator.Config) (stats allocator.Stats, ranOut bool, err error) {
+func (w *Workspace) peaks(program allocator.Program, cfg allocator.Config) (stats allocator.Stats, ranOut bool, err error) {
 	var r replay
-	err = w.replay(&r, plan, cfg, &allocator.Watcher{Mark: r.mark})
+	err = w.replay(&r, program, cfg, &allocator.Watcher{Mark: r.mark})
 	return r.stats, r.oom != nil, err
 }
 
-// replay runs a plan in the workspace's allocator, watched.
-func (w *Workspace) replay(r *replay, plan *step.Plan, cfg allocator.Config, watch *allocator.Watcher) error {
+// replay runs a program in the workspace's allocator, watched.
+func (w *Workspace) replay(r *replay, program allocator.Program, cfg allocator.Config, watch *allocator.Watcher) error {
 	cfg.Settles = true
 	if w.allocator == nil {
 		w.allocator = allocator.New(cfg)
 	} else {
 		w.allocator.Reset(cfg)
 	}
-	err := r.program(w.allocator, plan.Program, watch)
+	err := r.program(w.allocator, program, watch)
 	r.stats = w.allocator.Stats()
 	if errors.As(err, &r.oom) {
 		return nil

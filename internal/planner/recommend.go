@@ -46,8 +46,8 @@ func (p *Planner) Recommend(ctx context.Context, a Advice, progress func(recomme
 	}
 	problem.Runs = func(job spec.Job, card int) error { return p.runs(job, ready[card].device) }
 	problem.Work = func(job spec.Job, card int) (*estimator.Work, error) { return p.work(job, ready[card].device) }
-	problem.Fit = func(job spec.Job, card int, exact bool) (estimator.Fitness, error) {
-		return p.fitness(ready[card].with(job), a.Probability, exact)
+	problem.Fit = func(job spec.Job, card int, look estimator.Look) (estimator.Fitness, error) {
+		return p.fitness(ready[card].with(job), a.Probability, look)
 	}
 	answer, err := recommend.Solve(ctx, problem)
 	if err != nil {
@@ -116,10 +116,10 @@ func (p *Planner) runs(job spec.Job, device spec.Device) error {
 }
 
 // fitness asks the engine whether a job fits.
-func (p *Planner) fitness(r *prepared, probable float64, exact bool) (estimator.Fitness, error) {
+func (p *Planner) fitness(r *prepared, probable float64, look estimator.Look) (estimator.Fitness, error) {
 	f, err := guarded(func() (*estimator.Fitness, error) {
 		w := p.workspaces.Get().(*estimator.Workspace)
-		f, err := w.Fit(r.job, r.device, r.inForce(), probable, exact)
+		f, err := w.Fit(r.job, r.device, r.inForce(), probable, look)
 		p.workspaces.Put(w)
 		return &f, err
 	})

@@ -3,6 +3,8 @@ package recommend
 import (
 	"cmp"
 	"slices"
+
+	"memplan/internal/estimator"
 )
 
 // smallestChange tries every change alone, then every two together, and so on,
@@ -11,7 +13,7 @@ import (
 func (s *solver) smallestChange() ([]found, error) {
 	sp := s.base
 	own := sp.own()
-	if f, err := s.fit(sp, own, false); err != nil || f.Fits {
+	if f, err := s.fit(sp, own, estimator.Decide); err != nil || f.Fits {
 		return []found{{sp: sp, candidate: own, step: s.speed}}, err
 	}
 	var taken []found
@@ -123,7 +125,7 @@ func (s *solver) fitting(sp *space, all, before []found) ([]found, error) {
 		}
 		fits := make([]bool, len(batch))
 		if err := each(len(batch), func(i int) error {
-			f, err := s.fit(sp, batch[i].candidate, false)
+			f, err := s.fit(sp, batch[i].candidate, estimator.Decide)
 			fits[i] = f.Fits
 			return err
 		}); err != nil {

@@ -4,6 +4,8 @@ import (
 	"cmp"
 	"slices"
 	"sync"
+
+	"memplan/internal/estimator"
 )
 
 // fastestStep is the fastest step at one global batch: every candidate is
@@ -122,14 +124,14 @@ func (s *solver) eliminate(sp *space, of []found) error {
 		return err
 	}
 	if err := each(len(corners), func(i int) error {
-		_, err := s.fit(sp, corners[i], false)
+		_, err := s.fit(sp, corners[i], estimator.Decide)
 		return err
 	}); err != nil {
 		return err
 	}
 	var probes []candidate
 	for _, c := range corners {
-		if f, err := s.fit(sp, c, false); err != nil || !f.Fits {
+		if f, err := s.fit(sp, c, estimator.Decide); err != nil || !f.Fits {
 			continue
 		}
 		for i, a := range sp.axes {
@@ -142,7 +144,7 @@ func (s *solver) eliminate(sp *space, of []found) error {
 		}
 	}
 	return each(len(probes), func(i int) error {
-		_, err := s.fit(sp, probes[i], false)
+		_, err := s.fit(sp, probes[i], estimator.Decide)
 		return err
 	})
 }
@@ -171,7 +173,7 @@ func (s *solver) staircase(all []found) ([]found, error) {
 		fits := make([]bool, len(batch))
 		var mu sync.Mutex
 		if err := each(len(batch), func(i int) error {
-			f, err := s.fit(batch[i].sp, batch[i].candidate, false)
+			f, err := s.fit(batch[i].sp, batch[i].candidate, estimator.Decide)
 			mu.Lock()
 			fits[i] = f.Fits
 			mu.Unlock()

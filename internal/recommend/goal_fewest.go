@@ -1,6 +1,10 @@
 package recommend
 
-import "slices"
+import (
+	"slices"
+
+	"memplan/internal/estimator"
+)
 
 // fewestGPUs tries numbers of cards from one up, at one global batch, until a
 // few are found on which the job fits.
@@ -44,7 +48,7 @@ func (s *solver) onFewer(sp *space) (found, bool, error) {
 	s.doing("fewer cards", len(corners))
 	fits := make([]bool, len(corners))
 	if err := each(len(corners), func(i int) error {
-		f, err := s.fit(sp, corners[i], false)
+		f, err := s.fit(sp, corners[i], estimator.Decide)
 		fits[i] = f.Fits
 		return err
 	}); err != nil {
@@ -55,7 +59,7 @@ func (s *solver) onFewer(sp *space) (found, bool, error) {
 		return found{}, false, nil
 	}
 	suffices := func(c candidate) (bool, error) {
-		f, err := s.fit(sp, c, false)
+		f, err := s.fit(sp, c, estimator.Decide)
 		return f.Fits, err
 	}
 	c, err := s.lightened(sp, corners[top], suffices)

@@ -1,5 +1,7 @@
 package recommend
 
+import "memplan/internal/estimator"
+
 // largestMicroBatch is the goal of that name.
 func (s *solver) largestMicroBatch() ([]found, error) {
 	return s.sized(func(sp *space) (int, func(c *candidate, size int)) {
@@ -109,7 +111,7 @@ func (s *solver) largestWith(sp *space, limit int, set func(c *candidate, size i
 	c, size := corners[top], sizes[top]
 	set(&c, size)
 	c, err = s.lightened(sp, c, func(next candidate) (bool, error) {
-		f, err := s.fit(sp, next, false)
+		f, err := s.fit(sp, next, estimator.Decide)
 		return f.Fits, err
 	})
 	if err != nil {
@@ -119,7 +121,7 @@ func (s *solver) largestWith(sp *space, limit int, set func(c *candidate, size i
 	for size < limit {
 		above := c
 		set(&above, size+1)
-		f, err := s.fit(sp, above, false)
+		f, err := s.fit(sp, above, estimator.Decide)
 		if err != nil {
 			return found{}, false, err
 		}

@@ -86,7 +86,7 @@ type Problem struct {
 	// Runs fails with fault.Fields where the engine has no rules for a job; Fit says
 	// whether a job fits a card, and Work what it computes.
 	Runs func(job spec.Job, card int) error
-	Fit  func(job spec.Job, card int, exact bool) (estimator.Fitness, error)
+	Fit  func(job spec.Job, card int, look estimator.Look) (estimator.Fitness, error)
 	Work func(job spec.Job, card int) (*estimator.Work, error)
 	// Progress is told how far the search is, one call at a time; nil: nobody is.
 	Progress func(Progress)
@@ -96,6 +96,7 @@ type Problem struct {
 type Progress struct {
 	Candidates int    `json:"candidates"` // known so far
 	Simulated  int    `json:"simulated"`  // asked of the engine
+	Refused    int    `json:"refused"`    // combinations the engine has no rules for
 	Decided    int    `json:"decided"`    // by an answer about another
 	Found      int    `json:"found"`      // options
 	Doing      string `json:"doing"`

@@ -79,7 +79,7 @@ func (s *solver) nothing() string {
 // option writes an option down.
 func (s *solver) option(rank int, f found) Option {
 	o := Option{
-		Rank: rank, Patch: f.sp.patch(f.candidate, &s.asked, &s.base.now), Costs: []string{}, Snippets: []Snippet{},
+		Rank: rank, Patch: f.sp.patch(f.candidate, &s.given, &s.base.now), Costs: []string{}, Snippets: []Snippet{},
 		RelativeSpeed: f.step.RelativeTo(&s.speed), TokensPerSecond: f.step.TokensPerSecond(), MFU: math.Round(f.step.MFU()*1e3) / 1e3,
 		Job: f.sp.apply(f.candidate), Card: f.sp.card, Risk: f.sp.risk(f.candidate),
 	}

@@ -26,13 +26,13 @@ const round = 8
 type solver struct {
 	Problem
 	ctx   context.Context
-	asked spec.Job // the job as it was asked, on its own card
+	given spec.Job // the job as it was asked, on its own card
 	base  *space   // that job's own
 	speed throughput.Step
 
 	mu       sync.Mutex
-	fits     map[key]estimator.Fitness
-	refused  map[key]bool
+	fits     map[asked]estimator.Fitness
+	refused  map[key]bool        // by what is changed, whatever the sizes
 	verdicts map[place][]verdict // by space
 	profiles map[profileKey]*profiled
 	progress Progress
@@ -47,6 +47,19 @@ type key struct {
 	candidate
 }
 
+// changed is the key without the sizes: whether the engine has rules for a
+// combination does not depend on them.
+func (k key) changed() key {
+	k.micro, k.accumulation, k.length = 0, 0, 0
+	return k
+}
+
+// asked is a candidate, and how far the engine was asked to look.
+type asked struct {
+	key
+	look estimator.Look
+}
+
 // verdict is what the engine said of a candidate by a clear margin.
 type verdict struct {
 	candidate
@@ -58,7 +71,7 @@ func newSolver(ctx context.Context, p Problem) (*solver, error) {
 		p.Probability = Probability
 	}
 	s := &solver{
-		Problem: p, ctx: ctx, asked: p.Job, fits: map[key]estimator.Fitness{}, refused: map[key]bool{},
+		Problem: p, ctx: ctx, given: p.Job, fits: map[asked]estimator.Fitness{}, refused: map[key]bool{},
 		verdicts: map[place][]verdict{}, profiles: map[profileKey]*profiled{},
 	}
 	var err error
@@ -103,30 +116,37 @@ func onCards(job spec.Job, count int) spec.Job {
 
 // fit asks the engine about a candidate, once. A combination that it refuses
 // does not fit.
-func (s *solver) fit(sp *space, c candidate, exact bool) (estimator.Fitness, error) {
+func (s *solver) fit(sp *space, c candidate, look estimator.Look) (estimator.Fitness, error) {
 	k := key{place{sp.card, sp.count}, c}
 	s.mu.Lock()
-	f, ok := s.fits[k]
-	refused := s.refused[k]
+	f, ok := s.fits[asked{k, look}]
+	if !ok && look == estimator.Decide {
+		f, ok = s.fits[asked{k, estimator.Exact}]
+	}
+	refused := s.refused[k.changed()]
 	s.mu.Unlock()
-	if refused || ok && (f.Exact || !exact) {
+	if refused || ok {
 		return f, nil
 	}
 	if err := s.ctx.Err(); err != nil {
 		return f, err
 	}
-	f, err := s.Fit(sp.apply(c), sp.card, exact)
+	f, err := s.Fit(sp.apply(c), sp.card, look)
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.progress.Simulated++
 	switch {
-	case fault.KindOf(err) == fault.Invalid:
-		s.refused[k] = true
+	case err != nil && fault.KindOf(err) == fault.Invalid:
+		s.refused[k.changed()] = true
+		s.progress.Refused++
 		return estimator.Fitness{Usable: s.Cards[sp.card].Device.Usable()}, nil
 	case err != nil:
 		return f, err
 	}
-	s.fits[k] = f
+	s.progress.Simulated++
+	s.fits[asked{k, look}] = f
+	if look == estimator.Live { // says what is needed at least, not whether it fits
+		return f, nil
+	}
 	room := float64(f.Usable-f.Required) / float64(max(f.Usable, 1))
 	if f.Fits && room > margin || !f.Fits && room < -margin {
 		s.verdicts[k.place] = append(s.verdicts[k.place], verdict{c, f.Fits})
@@ -139,14 +159,17 @@ func (s *solver) fit(sp *space, c candidate, exact bool) (estimator.Fitness, err
 func (s *solver) isRefused(sp *space, c candidate) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.refused[key{place{sp.card, sp.count}, c}]
+	return s.refused[key{place{sp.card, sp.count}, c}.changed()]
 }
 
 // hopeless reports whether an answer about another candidate says that this one
-// does not fit.
+// does not fit, or that the engine has no rules for it.
 func (s *solver) hopeless(sp *space, c candidate) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	if s.refused[key{place{sp.card, sp.count}, c}.changed()] {
+		return true
+	}
 	for _, v := range s.verdicts[place{sp.card, sp.count}] {
 		if !v.fits && sp.needsMore(c, v.candidate) {
 			return true
@@ -194,14 +217,14 @@ func (s *solver) largest(sp *space, c candidate, limit int, set func(c *candidat
 	return Largest(s.ctx, limit, func(size int) (Trial, error) {
 		at := c
 		set(&at, size)
-		f, err := s.fit(sp, at, false)
+		f, err := s.fit(sp, at, estimator.Decide)
 		return Trial{Size: size, Fits: f.Fits, Needs: f.Required, Usable: f.Usable, Bound: f.Bound}, err
 	})
 }
 
 // required is the bytes a candidate requires, exactly.
 func (s *solver) required(sp *space, c candidate) (units.Bytes, error) {
-	f, err := s.fit(sp, c, true)
+	f, err := s.fit(sp, c, estimator.Exact)
 	return f.Required, err
 }
 

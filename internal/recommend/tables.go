@@ -4,18 +4,19 @@ import (
 	"cmp"
 	"slices"
 
+	"memplan/internal/estimator"
 	"memplan/internal/units"
 )
 
 // maxPoints is how many points of the front are made exact.
 const maxPoints = 12
 
-// singles is what each change alone saves, the most first. Bytes are those
-// required.
+// singles is what each change alone saves, the most first: of what is live at
+// the peak, which is the least that is required.
 func (s *solver) singles() ([]Single, error) {
 	sp := s.base
 	own := sp.own()
-	needs, err := s.required(sp, own)
+	needs, err := s.fit(sp, own, estimator.Live)
 	if err != nil {
 		return nil, err
 	}
@@ -38,9 +39,9 @@ func (s *solver) singles() ([]Single, error) {
 	}
 	saves := make([]units.Bytes, len(all))
 	if err := each(len(all), func(i int) error {
-		r, err := s.required(sp, all[i].candidate)
+		f, err := s.fit(sp, all[i].candidate, estimator.Live)
 		if err == nil && !s.isRefused(sp, all[i].candidate) {
-			saves[i] = needs - r
+			saves[i] = needs.Required - f.Required
 		}
 		return err
 	}); err != nil {
@@ -48,7 +49,7 @@ func (s *solver) singles() ([]Single, error) {
 	}
 	out := []Single{}
 	for i, x := range all {
-		patch := sp.patch(x.candidate, &s.asked, &sp.now)
+		patch := sp.patch(x.candidate, &s.given, &sp.now)
 		if saves[i] <= 0 || len(patch) == 0 {
 			continue
 		}
@@ -127,6 +128,9 @@ func (s *solver) pareto(options []found) ([]Point, error) {
 	var all []at
 	own := s.base.own()
 	for k, f := range s.fits {
+		if k.look == estimator.Live {
+			continue
+		}
 		if k.place != (place{s.base.card, s.base.count}) || !f.Fits || k.length != own.length || s.sameBatch() && k.micro*k.accumulation != s.perRank(s.base) {
 			continue
 		}
@@ -165,7 +169,7 @@ func (s *solver) pareto(options []found) ([]Point, error) {
 	points := []Point{}
 	for _, x := range all {
 		points = append(points, Point{
-			Patch: s.base.patch(x.candidate, &s.asked, &s.base.now), Required: x.needs,
+			Patch: s.base.patch(x.candidate, &s.given, &s.base.now), Required: x.needs,
 			RelativeSpeed: x.speed() / (s.speed.Rate() * s.speed.Length),
 		})
 	}

@@ -89,9 +89,16 @@ func Compile(job spec.Job, device graph.Device) (*Plan, error) { return CompileI
 // CompileIn is Compile in memory that is kept from one job to the next. The
 // plan is good until the memory is used again.
 func CompileIn(memory *graph.Memory, job spec.Job, device graph.Device) (*Plan, error) {
-	plan, err := compile(memory, job, device, false)
-	if err == nil && plan.Machine.Inexact() {
-		return compile(memory, job, device, true)
+	return CompileWhile(memory, job, device, nil)
+}
+
+// CompileWhile is CompileIn that shows the program up to the end of the first
+// step to goOn, and gives up where that is false: there is no plan then, and no
+// error. A nil goOn is always true.
+func CompileWhile(memory *graph.Memory, job spec.Job, device graph.Device, goOn func(first allocator.Program) bool) (*Plan, error) {
+	plan, err := compile(memory, job, device, false, goOn)
+	if err == nil && plan != nil && plan.Machine.Inexact() {
+		return compile(memory, job, device, true, goOn)
 	}
 	return plan, err
 }
@@ -99,19 +106,23 @@ func CompileIn(memory *graph.Memory, job spec.Job, device graph.Device) (*Plan, 
 // CompileEveryLayer is Compile with every layer of the model run, where
 // Compile runs a few and copies the rest: the same program, more slowly.
 func CompileEveryLayer(job spec.Job, device graph.Device) (*Plan, error) {
-	return compile(nil, job, device, true)
+	return compile(nil, job, device, true, nil)
 }
 
-func compile(memory *graph.Memory, job spec.Job, device graph.Device, everyLayer bool) (*Plan, error) {
+func compile(memory *graph.Memory, job spec.Job, device graph.Device, everyLayer bool, goOn func(first allocator.Program) bool) (*Plan, error) {
 	r, err := newRun(memory, job, device)
 	if err != nil {
 		return nil, err
 	}
-	if everyLayer || newDDP(r) != nil || r.shards != nil || r.engine != nil || r.hooksGradients() { // their hooks want every gradient
+	if everyLayer || r.wantsEveryLayer() {
 		r.M.RunEveryLayer()
 	}
 	r.load()
 	r.step(FirstStep)
+	if goOn != nil && !r.M.Inexact() && !goOn(r.program) {
+		r.M.Close()
+		return nil, nil
+	}
 	r.steady()
 	r.afterSteps()
 	r.M.Close()
@@ -119,6 +130,11 @@ func compile(memory *graph.Memory, job spec.Job, device graph.Device, everyLayer
 		Program: r.program, Machine: r.M, Network: r.Net, Total: r.total, Trainable: r.trainable, PerRank: r.perRank(),
 		Uneven: r.shards != nil && !r.shards.even(), Host: r.host(), Doubts: r.doubts,
 	}, nil
+}
+
+// wantsEveryLayer reports whether hooks want every layer's gradients.
+func (r *Run) wantsEveryLayer() bool {
+	return newDDP(r) != nil || r.shards != nil || r.engine != nil || r.hooksGradients()
 }
 
 // hooksGradients reports whether the optimizer acts during backward.

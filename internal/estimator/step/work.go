@@ -38,7 +38,7 @@ func workOf(memory *graph.Memory, job spec.Job, device graph.Device, everyLayer 
 	if err != nil {
 		return nil, false, err
 	}
-	if everyLayer || newDDP(r) != nil || r.shards != nil {
+	if everyLayer || r.wantsEveryLayer() {
 		r.M.RunEveryLayer()
 	}
 	work := r.work()
