@@ -132,7 +132,12 @@ func (s *solver) fitting(sp *space, all, before []found) ([]found, error) {
 			return nil, err
 		}
 		for i, f := range batch {
-			if fits[i] && !repeats(f) && len(taken)+len(before) < maxOptions {
+			if !fits[i] || repeats(f) || len(taken)+len(before) == maxOptions {
+				continue
+			}
+			if ok, err := s.holds(sp, f.candidate); err != nil {
+				return nil, err
+			} else if ok {
 				taken = append(taken, f)
 			}
 		}

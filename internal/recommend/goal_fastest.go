@@ -3,7 +3,6 @@ package recommend
 import (
 	"cmp"
 	"slices"
-	"sync"
 
 	"memplan/internal/estimator"
 )
@@ -171,18 +170,20 @@ func (s *solver) staircase(all []found) ([]found, error) {
 		}
 		asked += len(batch)
 		fits := make([]bool, len(batch))
-		var mu sync.Mutex
 		if err := each(len(batch), func(i int) error {
 			f, err := s.fit(batch[i].sp, batch[i].candidate, estimator.Decide)
-			mu.Lock()
 			fits[i] = f.Fits
-			mu.Unlock()
 			return err
 		}); err != nil {
 			return nil, err
 		}
 		for i, f := range batch {
-			if fits[i] && lesser(f, taken) && len(taken) < maxOptions {
+			if !fits[i] || !lesser(f, taken) || len(taken) == maxOptions {
+				continue
+			}
+			if ok, err := s.holds(f.sp, f.candidate); err != nil {
+				return nil, err
+			} else if ok {
 				taken = append(taken, f)
 			}
 		}

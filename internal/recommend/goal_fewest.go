@@ -69,6 +69,9 @@ func (s *solver) onFewer(sp *space) (found, bool, error) {
 	for _, m := range slices.Backward(micros) {
 		if next := at(c, m); !s.hopeless(sp, next) {
 			ok, err := suffices(next)
+			if err == nil && ok {
+				ok, err = s.holds(sp, next)
+			}
 			if err != nil {
 				return found{}, false, err
 			}
@@ -77,6 +80,9 @@ func (s *solver) onFewer(sp *space) (found, bool, error) {
 				break
 			}
 		}
+	}
+	if ok, err := s.holds(sp, c); err != nil || !ok {
+		return found{}, false, err
 	}
 	step, err := s.price(sp, c)
 	return found{sp, c, step, -sp.count}, true, err

@@ -29,6 +29,7 @@ type solver struct {
 	given spec.Job // the job as it was asked, on its own card
 	base  *space   // that job's own
 	speed throughput.Step
+	brief bool // two micro batches stand for any number, until an option is taken
 
 	mu       sync.Mutex
 	fits     map[asked]estimator.Fitness
@@ -73,6 +74,7 @@ func newSolver(ctx context.Context, p Problem) (*solver, error) {
 	s := &solver{
 		Problem: p, ctx: ctx, given: p.Job, fits: map[asked]estimator.Fitness{}, refused: map[key]bool{},
 		verdicts: map[place][]verdict{}, profiles: map[profileKey]*profiled{},
+		brief: p.Goal != LargestMicroBatch && p.Goal != LongestSequence,
 	}
 	var err error
 	if s.base, err = s.space(0, 0); err != nil {
@@ -117,6 +119,9 @@ func onCards(job spec.Job, count int) spec.Job {
 // fit asks the engine about a candidate, once. A combination that it refuses
 // does not fit.
 func (s *solver) fit(sp *space, c candidate, look estimator.Look) (estimator.Fitness, error) {
+	if s.brief && look != estimator.Exact {
+		c.accumulation = min(c.accumulation, 2)
+	}
 	k := key{place{sp.card, sp.count}, c}
 	s.mu.Lock()
 	f, ok := s.fits[asked{k, look}]
@@ -153,6 +158,16 @@ func (s *solver) fit(sp *space, c candidate, look estimator.Look) (estimator.Fit
 	}
 	s.report()
 	return f, nil
+}
+
+// holds reports whether a candidate that fits with two micro batches does so with
+// all of its own.
+func (s *solver) holds(sp *space, c candidate) (bool, error) {
+	if !s.brief || c.accumulation <= 2 {
+		return true, nil
+	}
+	f, err := s.fit(sp, c, estimator.Exact)
+	return f.Fits, err
 }
 
 // isRefused reports whether the engine refused a candidate it was asked about.

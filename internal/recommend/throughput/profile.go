@@ -45,7 +45,7 @@ func (p *Profile) Stored() (all, trained int64) { return p.large.Stored, p.large
 
 // each calls f with every kernel at a micro batch. Where the two sizes ran
 // different kernels, those of the larger one are scaled.
-func (p *Profile) each(micro int, f func(k *graph.Kernel)) {
+func (p *Profile) each(micro int, f func(k *kernel)) {
 	a, b := p.small.Kernels, p.large.Kernels
 	alike := len(a) == len(b)
 	for i := 0; alike && i < len(a); i++ {
@@ -77,6 +77,9 @@ func (p *Profile) each(micro int, f func(k *graph.Kernel)) {
 		f(&k)
 	}
 }
+
+// kernel is one of the graph.
+type kernel = graph.Kernel
 
 // Base is the job whose work one rank would do alone, by an eager loop of one's
 // own: sharding, exchange, compilation and number formats that only change how
