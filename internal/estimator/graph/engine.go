@@ -181,8 +181,10 @@ func (m *Machine) deliver(e edge, g *Tensor, queue *ready) {
 		return
 	}
 	if g != nil {
-		sum := e.node.buffer(e.nr)
+		sum, stream := e.node.buffer(e.nr), m.stream
+		m.stream = e.node.stream
 		*sum = m.addTo(*sum, g)
+		m.stream = stream
 	}
 	if e.node.deps--; e.node.deps == 0 {
 		queue.push(e.node)

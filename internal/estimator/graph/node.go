@@ -47,6 +47,7 @@ type Node struct {
 	epoch  int32
 	module int32
 	tag    int16 // of the layer it is part of
+	stream uint8 // current when it was recorded: its gradients are summed there
 
 	region   *region // the checkpointed region whose recomputation restores saved
 	regionAt int32
@@ -117,7 +118,7 @@ func (m *Machine) record(r *Rule, in ...*Tensor) *Node {
 	n := &m.nodes[0]
 	m.nodes = m.nodes[1:]
 	m.seq++
-	n.rule, n.seq, n.module, n.tag = r, m.seq, m.module, m.tag
+	n.rule, n.seq, n.module, n.tag, n.stream = r, m.seq, m.module, m.tag, m.stream
 	if len(in) <= maxInputs {
 		for i, t := range in {
 			n.in[i] = edgeTo(t)
