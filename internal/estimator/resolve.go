@@ -237,7 +237,9 @@ func (r *resolver) defaultLength() int {
 
 // keepsGraph reports whether a library checkpoints without reentering the graph
 // by itself.
-func keepsGraph(library string) bool { return library == model.Timm || library == model.Diffusers }
+func keepsGraph(library string) bool {
+	return library == model.Timm || library == model.Diffusers || library == model.LitGPT
+}
 
 func (r *resolver) activations() {
 	t := &r.job.Training
@@ -348,11 +350,14 @@ func (r *resolver) parallelism() {
 		rest = r.job.Target.Count / n
 	}
 	fill(r, &p.Data, "parallelism.data", rest, false, "the ranks the other dimensions leave")
-	sharding := "none"
+	sharding, why := "none", "data parallelism without sharding"
 	if p.Data > 1 {
 		sharding = "ddp"
+		if r.job.Model.Implementation == model.LitGPT {
+			sharding, why = "fsdp", "the strategy of LitGPT's scripts"
+		}
 	}
-	fill(r, &p.Sharding, "parallelism.sharding", sharding, p.Data > 1, "data parallelism without sharding")
+	fill(r, &p.Sharding, "parallelism.sharding", sharding, p.Data > 1, why)
 	r.fsdp()
 	r.zero()
 	fill(r, &r.job.Target.Count, "target.count", p.Ranks(), false, "the product of the parallel dimensions")
@@ -367,6 +372,9 @@ func (r *resolver) fsdp() {
 	var o spec.FSDP
 	if p.FSDP != nil {
 		o = *p.FSDP
+	}
+	if r.job.Model.Implementation == model.LitGPT {
+		fill(r, &o.Version, "parallelism.fsdp.version", 1, true, "Fabric's strategy")
 	}
 	fill(r, &o.Version, "parallelism.fsdp.version", 2, true, "the generation that is developed")
 	if mixed := r.job.Training.Precision.Mixed(); mixed != "" {

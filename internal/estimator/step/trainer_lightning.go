@@ -80,7 +80,7 @@ func beyondLitGPT(j *spec.Job, f *fault.Fields) {
 		{"training.attention", t.Attention.Kernel, []string{"sdpa"}},
 		{"training.loss", t.Loss.Kind, []string{"default", chunked}},
 		{"training.loss.upcast", t.Loss.Upcast, []string{"none"}},
-		{"parallelism.sharding", j.Parallelism.Sharding, []string{"none"}},
+		{"parallelism.sharding", j.Parallelism.Sharding, []string{"none", "fsdp"}},
 		{"training.objective", t.Objective, []string{"sft", "pretrain"}},
 		{"training.padding", t.Padding, []string{"none"}},
 		{"training.quantization", quantizationOf(t), append([]string{"none"}, fourBit...)},

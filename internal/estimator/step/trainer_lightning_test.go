@@ -101,7 +101,9 @@ func TestLitGPTRefuses(t *testing.T) {
 		path   string
 	}{
 		{"another loop", func(j *spec.Job) { j.Runtime.Trainer = "hf" }, "runtime.trainer"},
-		{"several ranks", func(j *spec.Job) { j.Parallelism.Data, j.Target.Count = 2, 2 }, "parallelism.sharding"},
+		{"whole replicas", func(j *spec.Job) {
+			j.Parallelism.Data, j.Parallelism.Sharding, j.Target.Count = 2, "ddp", 2
+		}, "parallelism.sharding"},
 		{"its loop around another model", func(j *spec.Job) { j.Model.Implementation, j.Runtime.Trainer = "hf", "lightning" }, "model.implementation"},
 		{"an adapter on what is not there", func(j *spec.Job) {
 			j.Training.Method, j.Training.Adapter = "lora", &spec.Adapter{TargetModules: spec.Targets{Names: []string{"c_attn"}}}
