@@ -86,6 +86,7 @@ func (s *server) version1(requestsPerMinute int) (http.Handler, http.HandlerFunc
 	s.registerColocations(api)
 	s.registerRuns(api)
 	s.registerCalibrations(api)
+	s.registerWatch(api)
 	s.registerRecommendations(api)
 	s.registerCatalog(api)
 	s.registerDevices(api)

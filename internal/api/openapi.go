@@ -82,6 +82,7 @@ func describe(o *huma.OpenAPI) {
 		{Name: "estimates", Description: "What a job needs, phase by phase."},
 		{Name: "checks", Description: "Whether it may run, and where."},
 		{Name: "runs", Description: "Jobs as they were measured, beside what was predicted."},
+		{Name: "watch", Description: "Whether a running process leaks."},
 		{Name: "calibrations", Description: "Fits of measured runs: what answers are made by."},
 		{Name: "recommendations", Description: "What to change."},
 		{Name: "catalogue", Description: "The models and cards known by name."},

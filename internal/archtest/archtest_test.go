@@ -29,6 +29,7 @@ var rooms = []struct {
 
 	{"internal/catalog", below()},
 	{"internal/calibrate", below()},
+	{"internal/watch", []string{"internal/units", "internal/fault"}},
 	{"internal/snapshot", below()},
 	{"internal/accuracy", below("internal/catalog", "internal/wire", "internal/planner", "internal/snapshot", "internal/calibrate")},
 	{"internal/jobfile", below("internal/catalog", "internal/wire")},
@@ -60,7 +61,7 @@ func below(more ...string) []string {
 
 // useCases is what the planner and the doors may see, and more.
 func useCases(more ...string) []string {
-	return below(append(more, "internal/recommend", "internal/calibrate", "internal/catalog", "internal/jobfile", "internal/snapshot", "internal/wire")...)
+	return below(append(more, "internal/recommend", "internal/calibrate", "internal/catalog", "internal/jobfile", "internal/snapshot", "internal/watch", "internal/wire")...)
 }
 
 // libraries says who alone may import a library outside tests.
