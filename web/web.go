@@ -13,6 +13,7 @@ import (
 	"memplan/internal/estimator/spec"
 	"memplan/internal/planner"
 	"memplan/internal/recommend"
+	"memplan/internal/wire"
 )
 
 // Planner is what the pages ask of the use cases; *planner.Planner is one.
@@ -28,6 +29,11 @@ type Planner interface {
 	Models(query string, limit int) []catalog.Model
 	GPUs() []catalog.GPU
 	Bench
+	Accuracy(ctx context.Context, f planner.RunFilter) (planner.Accuracy, error)
+	Calibrations(ctx context.Context, f planner.CalibrationFilter) (wire.Page[*planner.Calibration], error)
+	Calibration(ctx context.Context, id string) (*planner.Calibration, error)
+	Activate(ctx context.Context, id string) (*planner.Calibration, error)
+	Retire(ctx context.Context, id string) (*planner.Calibration, error)
 }
 
 // Config is what the pages need.
@@ -71,6 +77,11 @@ func New(c Config) http.Handler {
 	r.Get("/models", s.page(s.models))
 	r.Post("/estimates", s.page(s.save))
 	r.Get("/e/{id}", s.page(s.saved))
+	r.Get("/accuracy", s.page(s.accuracy))
+	r.Get("/accuracy.csv", s.page(s.accuracyCSV))
+	r.Get("/calibrations/{id}", s.page(s.calibration))
+	r.Post("/calibrations/{id}/activate", s.page(s.setCalibration))
+	r.Post("/calibrations/{id}/retire", s.page(s.setCalibration))
 	r.Get("/docs/method", s.page(s.method))
 	r.Get("/devices", s.page(s.devices))
 	r.Get("/devices/live", s.page(s.devicesLive))

@@ -96,6 +96,15 @@ func TestRunsCalibrateEstimates(t *testing.T) {
 	}
 	require.Equal(t, after.Peak.Process, sum, "the breakdown still closes")
 
+	right := read[planner.Accuracy](t, get(h, prefix+"/accuracy?gpu=RTX-4090"))
+	require.Equal(t, len(runs), right.Runs)
+	require.Len(t, right.Points, len(runs))
+	require.Equal(t, "process", right.Tiers[0].Metric)
+	require.Less(t, right.Tiers[0].Median, right.Tiers[0].MedianBefore)
+	require.GreaterOrEqual(t, right.After.Coverage, 0.9)
+	require.Less(t, right.After.Width, right.Before.Width)
+	require.Equal(t, len(runs), right.After.Ran)
+
 	elsewhere := strings.Replace(jobs()[5], "RTX-4090", "T4", 1)
 	require.Equal(t, "prior", read[estimator.Estimate](t, post(h, prefix+"/estimates?save=false", elsewhere)).Peak.Interval.Source)
 	w = post(h, prefix+"/estimates?save=false&calibration="+cal.ID, elsewhere)

@@ -61,6 +61,18 @@ type runListOutput struct {
 	Body wire.Page[planner.ReportedRun]
 }
 
+// accuracyInput narrows the runs that are compared.
+type accuracyInput struct {
+	GPU     string `query:"gpu" doc:"Catalogue key or alias of the card, or an architecture."`
+	Version string `query:"framework_version" doc:"Of the framework, as major.minor."`
+	Model   string `query:"model" doc:"Model id, or the name shown for a model without one."`
+}
+
+// accuracyOutput is the comparison.
+type accuracyOutput struct {
+	Body planner.Accuracy
+}
+
 // runInput names a run.
 type runInput struct {
 	ID string `path:"id" doc:"The id a run was given when it was reported." example:"run_mfzw6ylunbqxe2lp"`
@@ -94,6 +106,14 @@ func (s *server) registerRuns(api huma.API) {
 			return nil, inQuery(s.problemOf(ctx, err))
 		}
 		return &runListOutput{page}, nil
+	})
+	register(s, api, huma.Operation{
+		OperationID: "getAccuracy", Method: http.MethodGet, Path: "/accuracy", Tags: []string{"runs"},
+		Summary:     "How right the answers are",
+		Description: "Compares the newest runs that are not flagged with what is answered for their jobs now, by the calibrations in force and by the priors alone.",
+	}, func(ctx context.Context, in *accuracyInput) (*accuracyOutput, error) {
+		a, err := s.planner.Accuracy(ctx, planner.RunFilter{GPU: in.GPU, Version: in.Version, Model: in.Model})
+		return &accuracyOutput{a}, err
 	})
 	register(s, api, huma.Operation{
 		OperationID: "getRun", Method: http.MethodGet, Path: "/runs/{id}", Tags: []string{"runs"},

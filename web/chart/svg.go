@@ -53,6 +53,9 @@ func (d *drawing) line(class string, x1 float64, y1 int, x2 float64, y2 int) {
 	fmt.Fprintf(d, `<line class="%s" x1="%s%%" x2="%s%%" y1="%d" y2="%d"/>`, class, num(x1), num(x2), y1, y2)
 }
 
+// escape writes text that is no markup.
+func escape(d *drawing, s string) { d.WriteString(html.EscapeString(s)) }
+
 // text writes at x percent and y pixels; dx shifts it by pixels.
 func (d *drawing) text(class, anchor string, x float64, y, dx int, s string) {
 	fmt.Fprintf(d, `<text class="%s" x="%s%%" y="%d" text-anchor="%s"`, class, num(x), y, anchor)
