@@ -391,9 +391,9 @@ func TestReaderWhoLeft(t *testing.T) {
 }
 
 func TestEveryWrongFieldIsToldAtOnce(t *testing.T) {
-	const wrong = `{"model":{"id":"nobody/nothing"},"training":{"micro_batch_size":0,"precison":"bf16","compile":true,"attention":"flex"},"target":{"gpu":"A1000"}}`
+	const wrong = `{"model":{"id":"nobody/nothing"},"training":{"micro_batch_size":0,"precison":"bf16","label_smoothing":true,"attention":"flex"},"target":{"gpu":"A1000"}}`
 	want := []string{
-		"model.id", "target.gpu", "training.attention", "training.compile", "training.micro_batch_size", "training.precison",
+		"model.id", "target.gpu", "training.attention", "training.label_smoothing", "training.micro_batch_size", "training.precison",
 	}
 	paths := func(p Problem) []string {
 		var got []string

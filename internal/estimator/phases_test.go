@@ -93,7 +93,9 @@ func TestWhatLiesBeside(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			e := run(c.training)
-			more := func(name string) float64 { return float64(phase(t, e, name).PeakRequested - phase(t, bare, name).PeakRequested) }
+			more := func(name string) float64 {
+				return float64(phase(t, e, name).PeakRequested - phase(t, bare, name).PeakRequested)
+			}
 			require.InDelta(t, float64(c.load), more("load"), 1)
 			require.InDelta(t, float64(c.step), more("steady_step"), 100e6/20, "and what its update takes for a moment")
 		})

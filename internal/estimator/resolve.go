@@ -205,6 +205,9 @@ func (r *resolver) batch() {
 	case model.Timm, model.Torchvision, model.MMSegmentation, model.MMAction:
 		r.images()
 	}
+	if l := t.SequenceLengths; l != nil && l.Longest > 0 {
+		fill(r, &t.SequenceLength, "training.sequence_length", l.Longest, true, "the longest sample")
+	}
 	fill(r, &t.SequenceLength, "training.sequence_length", r.defaultLength(), true, "a common choice")
 	fill(r, &t.GradAccumSteps, "training.gradient_accumulation_steps", 1, false, "the default")
 	fill(r, &t.Padding, "training.padding", "none", true, "no attention mask is passed")
@@ -244,7 +247,7 @@ func keepsGraph(library string) bool {
 func (r *resolver) activations() {
 	t := &r.job.Training
 	fill(r, &t.Checkpointing.Mode, "training.activation_checkpointing", "none", true, "the default")
-	if t.Checkpointing.Mode == "full" && t.Checkpointing.Reentrant == nil {
+	if t.Checkpointing.Mode != "none" && t.Checkpointing.Reentrant == nil {
 		reentrant := !keepsGraph(r.job.Model.Implementation) && r.transformers().Before(spec.Version{5})
 		t.Checkpointing.Reentrant = &reentrant
 		r.assume("training.activation_checkpointing.reentrant", reentrant, false, "the default of this library")

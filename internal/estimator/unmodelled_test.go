@@ -16,14 +16,14 @@ func TestUnmodelled(t *testing.T) {
 		want []string
 	}{
 		{name: "nothing said", want: nil},
-		{name: "a setting without rules", job: spec.Job{Training: spec.Training{Compile: true}}, want: []string{"training.compile"}},
+		{name: "a setting without rules", job: spec.Job{Training: spec.Training{LabelSmoothing: true}}, want: []string{"training.label_smoothing"}},
 		{
 			name: "all of them, and what contradicts",
 			job: spec.Job{Training: spec.Training{
-				Compile: true, Precision: spec.PrecisionBF16, WeightsDType: spec.FP32,
+				LabelSmoothing: true, Precision: spec.PrecisionBF16, WeightsDType: spec.FP32,
 				Attention: spec.Attention{Kernel: "flex"}, Checkpointing: spec.Checkpointing{Mode: "selective"},
 			}},
-			want: []string{"training.activation_checkpointing", "training.attention", "training.compile", "training.weights_dtype"},
+			want: []string{"training.activation_checkpointing", "training.attention", "training.label_smoothing", "training.weights_dtype"},
 		},
 		{name: "another implementation", job: spec.Job{Model: spec.Model{Implementation: "megatron"}}, want: []string{"model.implementation"}},
 		{name: "a model is not looked at", job: spec.Job{Model: spec.Model{Config: map[string]any{"model_type": "none"}}}, want: nil},

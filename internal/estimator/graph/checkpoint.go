@@ -51,6 +51,10 @@ func (r *region) pack(m *Machine, n *Node, ts []*Tensor) {
 // restore gives node n its saved tensors back and reports whether it had to:
 // they die when the node has run, before its gradients are checked.
 func (m *Machine) restore(n *Node) bool {
+	if n.hosted && len(n.saved) > 0 {
+		m.fromHost(n)
+		return true
+	}
 	r := n.region
 	if r == nil || len(n.saved) == 0 {
 		return false

@@ -120,7 +120,7 @@ func (m *Machine) discard(n *Node) {
 	if r := n.region; r != nil {
 		r.lose(n)
 		n.region = nil
-	} else {
+	} else if !n.hosted {
 		m.releaseAll(n.saved)
 	}
 	n.saved = nil

@@ -27,6 +27,12 @@ type Machine struct {
 	// Evaluating is set while the model is in eval mode: nothing is dropped or
 	// recomputed, and batch norms use their running statistics.
 	Evaluating bool
+	// OnHost is set while saved tensors go to host memory
+	// (torch.autograd.graph.save_on_cpu); Host is the most they ever were, in
+	// bytes.
+	OnHost bool
+	Host   int64
+	host   int64
 
 	memory   *Memory
 	events   []allocator.Event

@@ -51,6 +51,7 @@ type Node struct {
 
 	region   *region // the checkpointed region whose recomputation restores saved
 	regionAt int32
+	hosted   bool // saved is in host memory
 	attrs    Attrs
 	apply    func(n *Node, dOut []*Tensor) Grads // a Python autograd.Function's backward
 	hook     func()                              // runs before it (Tensor.register_hook)
@@ -141,6 +142,10 @@ func (m *Machine) save(n *Node, ts ...*Tensor) {
 	}
 	if m.region != nil {
 		m.region.pack(m, n, ts)
+		return
+	}
+	if m.OnHost {
+		m.toHost(n, ts)
 		return
 	}
 	for _, t := range ts {

@@ -108,7 +108,7 @@ func trainerRequiresInputGrads(r *Run) bool {
 // checkpoint marks the blocks whose activations are recomputed.
 func checkpoint(r *Run) {
 	c := &r.Job.Training.Checkpointing
-	if c.Mode != "full" || r.Net.Uncheckpointed {
+	if c.Mode != "full" && c.Mode != "selective" || r.Net.Uncheckpointed {
 		return
 	}
 	kind := graph.NonReentrant

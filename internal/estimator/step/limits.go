@@ -48,7 +48,8 @@ func beyond(j *spec.Job) fault.Fields {
 	oneOf("training.objective", t.Objective, "sft", "pretrain", "classification", "segmentation", "diffusion", "dpo")
 	oneOf("training.memory_format", t.MemoryFormat, "contiguous", channelsLast)
 	oneOf("training.packing", t.Packing, "none", "concatenated")
-	oneOf("training.activation_checkpointing", t.Checkpointing.Mode, "none", "full")
+	oneOf("training.activation_checkpointing", t.Checkpointing.Mode, "none", "full", "selective")
+	beyondSelective(&t.Checkpointing, &f)
 	if j.Model.Implementation == model.Torchvision {
 		oneOf("training.activation_checkpointing", t.Checkpointing.Mode, "none") // its models have no switch for it
 	}
@@ -77,16 +78,15 @@ func beyond(j *spec.Job) fault.Fields {
 	if p.Sharding != "fsdp" {
 		one("parallelism.replicate", p.Replicate)
 	}
-	off("training.compile", t.Compile)
 	off("training.label_smoothing", t.LabelSmoothing)
 	beyondQuantization(j, &f)
 	absent("training.qat", t.QAT != nil)
 	beyondLiger(j, &f)
 	beyondTRL(j, &f)
 	beyondAsides(j, &f)
-	absent("training.sequence_lengths", t.SequenceLengths != nil)
+	beyondLengths(j, &f)
 	absent("training.teacher", t.Teacher != nil)
-	absent("parallelism.offload", len(p.Offload) > 0 && !offloadsFSDP1(j) && !offloadsGradients(j) && !zero(p))
+	absent("parallelism.offload", len(p.Offload) > 0 && !offloadsFSDP1(j) && !offloadsGradients(j) && !offloadsActivations(j) && !zero(p))
 	for i, m := range t.ModulesToTrain {
 		f.Add(fmt.Sprintf("training.modules_to_train[%d]", i), m, "nothing: it is not modelled", "")
 	}
@@ -128,5 +128,34 @@ func beyondAsides(j *spec.Job, f *fault.Fields) {
 	}
 	if g := t.Generation; g != nil && len(j.Model.Config) > 0 && j.Model.Config["vocab_size"] == nil {
 		f.Add("training.generation", "a value", "nothing: the model generates no text", "")
+	}
+}
+
+// offloadsActivations reports whether what is saved for backward goes to the
+// host: a loop's forward under torch.autograd.graph.save_on_cpu.
+func offloadsActivations(j *spec.Job) bool {
+	o := j.Parallelism.Offload
+	return len(o) == 1 && o[0] == "activations" && j.Runtime.Trainer == "plain" && j.Parallelism.Ranks() == 1
+}
+
+// beyondSelective lists what is not modelled of recomputing a part: blocks are
+// recomputed whole or not at all.
+func beyondSelective(c *spec.Checkpointing, f *fault.Fields) {
+	if c.Mode == "selective" && (c.Every < 1 || c.Policy != "" || len(c.Modules) > 0) {
+		f.Add("training.activation_checkpointing", "selective", "{mode: selective, every: n}: every n-th block is recomputed (policies by operation and by module are not modelled)", "full")
+	}
+}
+
+// beyondLengths lists what is not modelled with samples of several lengths.
+func beyondLengths(j *spec.Job, f *fault.Fields) {
+	l := j.Training.SequenceLengths
+	if l == nil {
+		return
+	}
+	if j.Parallelism.Ranks() > 1 {
+		f.Add("training.sequence_lengths", "a value", "nothing: lengths that vary are not modelled on several ranks", "")
+	}
+	if l.Longest < 1 {
+		f.Add("training.sequence_lengths.longest", l.Longest, "the tokens of the longest sample", "")
 	}
 }

@@ -118,6 +118,9 @@ func compile(memory *graph.Memory, job spec.Job, device graph.Device, everyLayer
 		r.M.RunEveryLayer()
 	}
 	r.load()
+	if l := job.Training.SequenceLengths; l != nil {
+		r.Job.Training.SequenceLength = batchLength(l, job.Training.MicroBatchSize, 0.5)
+	}
 	r.step(FirstStep)
 	if goOn != nil && !r.M.Inexact() && !goOn(r.program) {
 		r.M.Close()
@@ -134,7 +137,7 @@ func compile(memory *graph.Memory, job spec.Job, device graph.Device, everyLayer
 
 // wantsEveryLayer reports whether hooks want every layer's gradients.
 func (r *Run) wantsEveryLayer() bool {
-	return newDDP(r) != nil || r.shards != nil || r.engine != nil || r.hooksGradients()
+	return newDDP(r) != nil || r.shards != nil || r.engine != nil || r.hooksGradients() || offloadsActivations(r.Job)
 }
 
 // hooksGradients reports whether the optimizer acts during backward.
@@ -154,7 +157,7 @@ func (r *Run) host() (n int64) {
 	if r.ema != nil {
 		n += r.ema.host
 	}
-	return n
+	return n + r.M.Host
 }
 
 // doubt notes what the answer does not count to the byte.
@@ -231,6 +234,9 @@ func newRun(memory *graph.Memory, job spec.Job, device graph.Device) (*Run, erro
 		}
 	}
 	r.engine = newDeepSpeed(r)
+	if job.Training.Compile {
+		r.doubt(compiled)
+	}
 	r.Optimizer, err = newOptimizer(r)
 	return r, err
 }
@@ -337,6 +343,10 @@ func (r *Run) step(ph Phase) {
 // second step, and ZeRO 3 knows the order of modules from there, so there it is
 // the third.)
 func (r *Run) steady() {
+	if l := r.Job.Training.SequenceLengths; l != nil {
+		r.varied(l)
+		return
+	}
 	for left := steadySteps; left > 0; left-- {
 		r.step(SteadyStep)
 		last := &r.program[len(r.program)-1]

@@ -39,12 +39,14 @@ func (p *plainLoop) micro(r *Run, i, n int) {
 func (r *Run) forward(n int) *graph.Tensor {
 	f := r.Loop
 	var out model.Outputs
+	r.M.OnHost = offloadsActivations(r.Job)
 	run := func() { out = r.callModel(f, func() model.Outputs { return r.Net.Forward(f, r.Batch) }) }
 	if d := r.Job.Training.Precision.Mixed(); d != "" && r.shards == nil && r.engine == nil { // which have types of their own instead
 		f.Autocast(DTypeOf(d), run)
 	} else {
 		run()
 	}
+	r.M.OnHost = false
 	loss := f.Let("loss", f.Give(f.Keep(out.Loss))) // outputs.loss holds it too
 	if r.Net.LossApart {
 		f.Forget(out.Loss)
