@@ -32,6 +32,19 @@ func newVGG(c Config, b Build) (*Network, error) {
 		return nil, err
 	}
 	d := b.DType
+	m := graph.NewModule("VGG")
+	features := m.Child("features", sequential(vggFeatures(d, shape)...))
+	pool := m.Child("avgpool", adaptiveAvgPool2d(7))
+	head := m.Child("classifier", sequential(
+		linear(d, 512*7*7, 4096, true), reluInPlace(), dropout(0.5),
+		linear(d, 4096, 4096, true), reluInPlace(), dropout(0.5), linear(d, 4096, n, true)))
+	m.Forward = flattened(head, features, pool)
+	return classifier(m), nil
+}
+
+// vggFeatures are the convolutions of the five stages, each of which ends with a
+// pooling.
+func vggFeatures(d graph.DType, shape vggShape) []*graph.Module {
 	var layers []*graph.Module
 	in := int64(3)
 	for i, count := range shape.stages {
@@ -46,12 +59,5 @@ func newVGG(c Config, b Build) (*Network, error) {
 		}
 		layers = append(layers, maxPool2d(2, 2, 0))
 	}
-	m := graph.NewModule("VGG")
-	features := m.Child("features", sequential(layers...))
-	pool := m.Child("avgpool", adaptiveAvgPool2d(7))
-	head := m.Child("classifier", sequential(
-		linear(d, 512*7*7, 4096, true), reluInPlace(), dropout(0.5),
-		linear(d, 4096, 4096, true), reluInPlace(), dropout(0.5), linear(d, 4096, n, true)))
-	m.Forward = flattened(head, features, pool)
-	return classifier(m), nil
+	return layers
 }

@@ -15,16 +15,27 @@ var timmViTFamily = Family{
 // vitShape is the size of an encoder and of the images it was made for.
 type vitShape struct {
 	patch, width, depth, heads, image int64
+	inner                             int64 // of the MLPs, 0 is four times the width
+}
+
+// hidden is the width inside the MLPs.
+func (s vitShape) hidden() int64 {
+	if s.inner == 0 {
+		return 4 * s.width
+	}
+	return s.inner
 }
 
 var timmViTs = map[string]vitShape{
-	"vit_tiny_patch16_224": {16, 192, 12, 3, 224}, "vit_tiny_patch16_384": {16, 192, 12, 3, 384},
-	"vit_small_patch32_224": {32, 384, 12, 6, 224}, "vit_small_patch16_224": {16, 384, 12, 6, 224}, "vit_small_patch16_384": {16, 384, 12, 6, 384},
-	"vit_base_patch32_224": {32, 768, 12, 12, 224}, "vit_base_patch16_224": {16, 768, 12, 12, 224}, "vit_base_patch16_384": {16, 768, 12, 12, 384},
-	"vit_base_patch8_224": {8, 768, 12, 12, 224}, "vit_large_patch16_224": {16, 1024, 24, 16, 224},
-	"vit_large_patch16_384": {16, 1024, 24, 16, 384}, "vit_large_patch14_224": {14, 1024, 24, 16, 224},
-	"deit_tiny_patch16_224": {16, 192, 12, 3, 224}, "deit_small_patch16_224": {16, 384, 12, 6, 224}, "deit_base_patch16_224": {16, 768, 12, 12, 224},
-	"deit_base_patch16_384": {16, 768, 12, 12, 384},
+	"vit_tiny_patch16_224": {patch: 16, width: 192, depth: 12, heads: 3, image: 224}, "vit_tiny_patch16_384": {patch: 16, width: 192, depth: 12, heads: 3, image: 384},
+	"vit_small_patch32_224": {patch: 32, width: 384, depth: 12, heads: 6, image: 224}, "vit_small_patch16_224": {patch: 16, width: 384, depth: 12, heads: 6, image: 224}, "vit_small_patch16_384": {patch: 16, width: 384, depth: 12, heads: 6, image: 384},
+	"vit_base_patch32_224": {patch: 32, width: 768, depth: 12, heads: 12, image: 224}, "vit_base_patch16_224": {patch: 16, width: 768, depth: 12, heads: 12, image: 224}, "vit_base_patch16_384": {patch: 16, width: 768, depth: 12, heads: 12, image: 384},
+	"vit_base_patch8_224": {patch: 8, width: 768, depth: 12, heads: 12, image: 224}, "vit_large_patch16_224": {patch: 16, width: 1024, depth: 24, heads: 16, image: 224},
+	"vit_large_patch16_384": {patch: 16, width: 1024, depth: 24, heads: 16, image: 384}, "vit_large_patch14_224": {patch: 14, width: 1024, depth: 24, heads: 16, image: 224},
+	"vit_huge_patch14_224":  {patch: 14, width: 1280, depth: 32, heads: 16, image: 224},
+	"vit_giant_patch14_224": {patch: 14, width: 1408, depth: 40, heads: 16, image: 224, inner: 6144},
+	"deit_tiny_patch16_224": {patch: 16, width: 192, depth: 12, heads: 3, image: 224}, "deit_small_patch16_224": {patch: 16, width: 384, depth: 12, heads: 6, image: 224}, "deit_base_patch16_224": {patch: 16, width: 768, depth: 12, heads: 12, image: 224},
+	"deit_base_patch16_384": {patch: 16, width: 768, depth: 12, heads: 12, image: 384},
 }
 
 func newTimmViT(c Config, b Build) (*Network, error) {
@@ -81,7 +92,7 @@ func timmViTBlock(b Build, s vitShape) *graph.Module {
 	norm1 := m.Child("norm1", layerNorm(b.DType, s.width))
 	attn := m.Child("attn", timmAttention(b, s.width, s.heads))
 	norm2 := m.Child("norm2", layerNorm(b.DType, s.width))
-	mlp := m.Child("mlp", timmMLP(b.DType, s.width, 4*s.width))
+	mlp := m.Child("mlp", timmMLP(b.DType, s.width, s.hidden()))
 	m.Forward = func(f *graph.Frame, in ...*graph.Tensor) []*graph.Tensor {
 		x := f.Let("x", f.Add(in[0], f.Call1(attn, f.Call1(norm1, in[0]))))
 		return one(f.Let("x", f.Add(x, f.Call1(mlp, f.Call1(norm2, x)))))
