@@ -16,6 +16,16 @@ var timmViTFamily = Family{
 type vitShape struct {
 	patch, width, depth, heads, image int64
 	inner                             int64 // of the MLPs, 0 is four times the width
+	headless                          bool
+}
+
+// published is how many classes the weights that timm takes by default have: those
+// of the largest plain ViT have no head.
+func (s vitShape) published() int64 {
+	if s.headless {
+		return 0
+	}
+	return 1000
 }
 
 // hidden is the width inside the MLPs.
@@ -32,7 +42,7 @@ var timmViTs = map[string]vitShape{
 	"vit_base_patch32_224": {patch: 32, width: 768, depth: 12, heads: 12, image: 224}, "vit_base_patch16_224": {patch: 16, width: 768, depth: 12, heads: 12, image: 224}, "vit_base_patch16_384": {patch: 16, width: 768, depth: 12, heads: 12, image: 384},
 	"vit_base_patch8_224": {patch: 8, width: 768, depth: 12, heads: 12, image: 224}, "vit_large_patch16_224": {patch: 16, width: 1024, depth: 24, heads: 16, image: 224},
 	"vit_large_patch16_384": {patch: 16, width: 1024, depth: 24, heads: 16, image: 384}, "vit_large_patch14_224": {patch: 14, width: 1024, depth: 24, heads: 16, image: 224},
-	"vit_huge_patch14_224":  {patch: 14, width: 1280, depth: 32, heads: 16, image: 224},
+	"vit_huge_patch14_224":  {patch: 14, width: 1280, depth: 32, heads: 16, image: 224, headless: true},
 	"vit_giant_patch14_224": {patch: 14, width: 1408, depth: 40, heads: 16, image: 224, inner: 6144},
 	"deit_tiny_patch16_224": {patch: 16, width: 192, depth: 12, heads: 3, image: 224}, "deit_small_patch16_224": {patch: 16, width: 384, depth: 12, heads: 6, image: 224}, "deit_base_patch16_224": {patch: 16, width: 768, depth: 12, heads: 12, image: 224},
 	"deit_base_patch16_384": {patch: 16, width: 768, depth: 12, heads: 12, image: 384},
@@ -40,7 +50,10 @@ var timmViTs = map[string]vitShape{
 
 func newTimmViT(c Config, b Build) (*Network, error) {
 	s := timmViTs[c.Text("", "architecture")]
-	n := classes(&c, b)
+	n := b.Classes
+	if n == 0 {
+		n = c.Count(s.published(), "num_classes")
+	}
 	c.TakesImages(b, s.image)
 	if err := c.Err(); err != nil {
 		return nil, err
@@ -56,7 +69,11 @@ func newTimmViT(c Config, b Build) (*Network, error) {
 	}
 	encoder := m.Child("blocks", sequential(blocks...))
 	norm := m.Child("norm", layerNorm(d, s.width))
-	head := m.Child("head", linear(d, s.width, n, true))
+	head := identity()
+	if n > 0 {
+		head = linear(d, s.width, n, true)
+	}
+	m.Child("head", head)
 	embed := graph.NewModule("")
 	embed.Forward = func(f *graph.Frame, in ...*graph.Tensor) []*graph.Tensor { // _pos_embed
 		cls := f.Let("to_cat", f.Expand(token.T(), in[0].Shape.D[0], -1, -1))
