@@ -170,3 +170,28 @@ func TestTrainerFillsInAuto(t *testing.T) {
 	z := e.Job.Parallelism.Zero
 	require.Equal(t, []float64{256 * 256, 58982, 2560}, []float64{z.ReduceBucketSize.Value, z.PrefetchBucketSize.Value, z.ParamPersistenceThreshold.Value})
 }
+
+// Of the flat groups some rank may hold more whole gradients than the first,
+// which the answer is of: it says so.
+func TestFullerRanksAreDoubted(t *testing.T) {
+	for _, c := range []struct {
+		name   string
+		vocab  float64
+		doubts bool
+	}{
+		{"the embedding is the first ranks'", 65536, false},
+		{"layers outweigh the embedding", 64, true},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			job := shardedJob("zero2", 8)
+			job.Model.Config["vocab_size"], job.Model.Config["tie_word_embeddings"] = c.vocab, true
+			e, err := estimator.Run(job, a100, prior)
+			require.NoError(t, err)
+			found := false
+			for _, w := range e.Warnings {
+				found = found || w.Code == "ranks_differ"
+			}
+			require.Equal(t, c.doubts, found)
+		})
+	}
+}

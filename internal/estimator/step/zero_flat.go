@@ -3,6 +3,7 @@ package step
 import (
 	"memplan/internal/estimator/graph"
 	"memplan/internal/estimator/model"
+	"memplan/internal/units"
 )
 
 // zeroFlat is ZeRO of stage 1 and 2: the parameters of each group lie in one
@@ -77,7 +78,36 @@ func newZeroFlat(r *Run, groups [][]*graph.Param) *zeroFlat {
 		r.Params = append(r.Params, g.master)
 		r.ParamGroups = append(r.ParamGroups, []*graph.Param{g.master})
 	}
+	if most, own := z.fullest(), z.keeps(z.rank); most > own+own/worthTelling && !z.offload {
+		r.doubt(Doubt{Code: "ranks_differ", Path: "parallelism.sharding",
+			Text: "The first rank is counted. A rank keeps the whole gradient of a parameter that it updates any part of, and the fullest keeps up to " +
+				units.Bytes((most-own)*z.dtype.Size()).String() + " more of them."})
+	}
 	return z
+}
+
+// worthTelling is the part of a rank's gradients that another must keep more for
+// the answer to say so: a tenth.
+const worthTelling = 10
+
+// keeps is the elements of all parameters that a rank updates a part of.
+func (z *zeroFlat) keeps(rank int64) int64 {
+	n := int64(0)
+	for p, at := range z.place {
+		if at.offset < at.group.part*(rank+1) && at.group.part*rank < at.offset+p.Numel() {
+			n += p.Numel()
+		}
+	}
+	return n
+}
+
+// fullest is the most that any rank keeps.
+func (z *zeroFlat) fullest() int64 {
+	most := int64(0)
+	for rank := range z.ranks {
+		most = max(most, z.keeps(rank))
+	}
+	return most
 }
 
 // cut lays a group's parameters one behind the other and finds this rank's
