@@ -5,6 +5,7 @@ GO        ?= go
 ADDR      ?=
 TESTFLAGS ?=
 FUZZTIME  ?= 30s
+PYTHON    ?= python3
 GOLANGCI  := github.com/golangci/golangci-lint/v2/cmd/golangci-lint@v2.15.0
 SUDO      := $(shell [ "$$(id -u)" = 0 ] || echo sudo)
 
@@ -12,7 +13,7 @@ SUDO      := $(shell [ "$$(id -u)" = 0 ] || echo sudo)
 export CGO_CFLAGS ?= -g -O2 -Wno-deprecated-declarations
 
 .DEFAULT_GOAL := build
-.PHONY: run build generate test bench accuracy e2e lint fuzz deps cover
+.PHONY: run build generate test bench accuracy gpu-check gpu-rehearsal probes-cpu e2e lint fuzz deps cover
 
 run: ## start the service at http://127.0.0.1:8080, or ADDR=host:port, with an SQLite file in your data directory
 	$(GO) run ./cmd/server $(if $(ADDR),--addr $(ADDR))
@@ -36,6 +37,28 @@ ifeq ($(CORPUS),)
 else
 	$(GO) run ./cmd/accuracy "$(CORPUS)"
 endif
+
+gpu-check: ## on a host with an NVIDIA GPU and PyTorch: the whole calibration and 30 real training steps, predicted against measured
+	@if ! command -v nvidia-smi >/dev/null; then \
+	  echo "gpu-check: skipped, for want of an NVIDIA GPU; on a host with one, and PyTorch: make gpu-check PYTHON=python3"; \
+	else \
+	  $(GO) run ./cmd/memplan benchmark --seconds 470 --python "$(PYTHON)"; \
+	fi
+
+gpu-rehearsal: ## gpu-check on a CUDA driver that does nothing: make gpu-rehearsal ORACLE=python
+ifeq ($(ORACLE),)
+	@echo "gpu-rehearsal: skipped, for want of a Python with PyTorch and a no-op CUDA driver in its folder oracle-lib; run: make gpu-rehearsal ORACLE=python"
+else
+	LD_LIBRARY_PATH="$$($(ORACLE) -c 'import sys; print(sys.prefix)')/oracle-lib" NOOP_PYTHON="$(ORACLE)" \
+	  $(GO) run ./cmd/memplan benchmark --seconds 470 --python internal/microbench/testdata/noop.sh
+endif
+
+probes-cpu: ## the probes of single operations on a Python with PyTorch, without a GPU: make probes-cpu PYTHON=python3
+	@if "$(PYTHON)" -c 'import torch' 2>/dev/null; then \
+	  MEMPLAN_TORCH_PYTHON="$(PYTHON)" $(GO) test -tags torch -count=1 -run CPU -v ./internal/microbench; \
+	else \
+	  echo "probes-cpu: skipped, for want of PyTorch; run: make probes-cpu PYTHON=python3, of an environment with it"; \
+	fi
 
 e2e: ## the tests that drive a browser
 	$(GO) test -count=1 $(TESTFLAGS) ./web/e2e/...

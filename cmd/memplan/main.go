@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -47,6 +48,7 @@ type command struct {
 	Record    recordCommand    `cmd:"" help:"What a job really took, beside its prediction; a server keeps it for calibration."`
 	Import    importCommand    `cmd:"" help:"A job from another tool's file: axolotl, TrainingArguments, DeepSpeed and others."`
 	Export    exportCommand    `cmd:"" help:"A job as another tool's file."`
+	Benchmark benchmarkCommand `cmd:"" help:"Measure what a GPU of this host takes, and lay training steps beside their prediction."`
 	Models    modelsCommand    `cmd:"" help:"Models known by id."`
 	GPUs      gpusCommand      `cmd:"" name:"gpus" help:"Cards known by name."`
 }
@@ -72,7 +74,8 @@ func run(ctx context.Context, args []string, around surroundings) int {
 		kong.Name("memplan"), kong.Description(description), kong.UsageOnError(),
 		kong.Writers(around.stdout, around.stderr), kong.Exit(func(int) { stopped = true }),
 		kong.ConfigureHelp(kong.HelpOptions{Compact: true, WrapUpperBound: 100}),
-		kong.Vars{"version": "memplan " + obs.BuildVersion(), "server": around.getenv("MEMPLAN_SERVER")})
+		kong.Vars{"version": "memplan " + obs.BuildVersion(), "server": around.getenv("MEMPLAN_SERVER"),
+			"python": cmp.Or(around.getenv("MEMPLAN_PYTHON"), "python3")})
 	if err != nil {
 		return report(around.stderr, err)
 	}

@@ -51,7 +51,7 @@ var rooms = []struct {
 	{"web", useCases("internal/planner", "internal/obs", "internal/auth")},
 	{"internal/archtest", nil},
 	{"docs", []string{""}}, // tests of what the pages say
-	{"cmd", []string{""}}, // everything
+	{"cmd", []string{""}},  // everything
 }
 
 // below is what every package above the estimator may see, and more.

@@ -8,9 +8,9 @@ import (
 	"memplan/internal/planner"
 )
 
-// steps is how many steps a training probe makes: one that sets everything up
+// Steps is how many steps a training probe makes: one that sets everything up
 // and the rest alike.
-const steps = 4
+const Steps = 4
 
 // object is a part of a job as the public format spells it.
 type object = map[string]any
@@ -59,12 +59,18 @@ var jobs = []job{
 	},
 	{
 		name: "gpt2", text: "GPT-2 in fp32",
-		model:    object{"config": object{"model_type": "gpt2", "architectures": []string{"GPT2LMHeadModel"}}},
+		model: object{"config": object{
+			"model_type": "gpt2", "architectures": []string{"GPT2LMHeadModel"},
+			"n_embd": 768, "n_layer": 12, "n_head": 12, "n_positions": 1024, "vocab_size": 50257,
+		}},
 		training: object{"precision": "fp32", "micro_batch_size": 4, "sequence_length": 512},
 	},
 	{
 		name: "bert", text: "BERT base that classifies, in bf16 autocast",
-		model:    object{"config": object{"model_type": "bert", "architectures": []string{"BertForSequenceClassification"}}},
+		model: object{"config": object{
+			"model_type": "bert", "architectures": []string{"BertForSequenceClassification"}, "hidden_size": 768, "intermediate_size": 3072,
+			"num_hidden_layers": 12, "num_attention_heads": 12, "vocab_size": 30522,
+		}},
 		training: object{"precision": "bf16-mixed", "micro_batch_size": 16, "sequence_length": 512, "objective": "classification", "num_classes": 2},
 	},
 	{
@@ -126,7 +132,7 @@ func (j job) run(a about, d planner.Device, sizes []measured) (json.RawMessage, 
 	text, err := json.Marshal(object{
 		"source": "memplan benchmark", "job": j.public(a, d), "measured": sizes, "tags": []string{"benchmark", "train_" + j.name},
 		"environment": object{"gpu": d.Name, "driver": d.Driver, "cuda": a.CUDA, "host": d.Host},
-		"notes":       fmt.Sprintf("%d steps of a plain loop on a batch that does not change", steps),
+		"notes":       fmt.Sprintf("%d steps of a plain loop on a batch that does not change", Steps),
 	})
 	return text, err
 }

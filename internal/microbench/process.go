@@ -49,7 +49,7 @@ type line struct {
 func (b *Bencher) spawn(ctx context.Context, d planner.Device, p probe, r *planner.ProbeResult) {
 	input := plan{Probe: p.script, Device: "cuda", Limit: max(limitOf(d), units.MiB), Used: d.Memory.Used}
 	if p.job != nil {
-		input.Job, input.Steps = object{"model": p.job.model, "training": p.job.training}, steps
+		input.Job, input.Steps = object{"model": p.job.model, "training": p.job.training}, Steps
 	}
 	out := &outcome{result: r}
 	err := b.process(ctx, append(p.env, visible(d)...), input, out, func(pid int) *units.Bytes { return b.heldBy(ctx, d, pid) })

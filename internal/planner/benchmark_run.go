@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"memplan/internal/fault"
+	"memplan/internal/wire"
 )
 
 // Pace is how workers show that they live, and how long the others wait.
@@ -153,11 +154,36 @@ func (p *Planner) probeAll(ctx context.Context, b Benchmark, worker string, left
 		if err != nil {
 			return err
 		}
-		if err := p.store.SaveProbe(ctx, b.ID, worker, r); err != nil {
+		if err := p.keepProbe(ctx, b.ID, worker, r); err != nil {
 			return err
 		}
 	}
 	return nil
+}
+
+// keepProbe keeps the result of a probe, after its measured jobs, which go among
+// the runs that calibrations are fitted to. A worker that died between the two
+// has kept the runs of its own attempt: those stand.
+func (p *Planner) keepProbe(ctx context.Context, id, worker string, r ProbeResult) error {
+	if err := p.keepProbeRuns(ctx, id, r); err != nil && fault.KindOf(err) != fault.Conflict {
+		return err
+	}
+	return p.store.SaveProbe(ctx, id, worker, r)
+}
+
+func (p *Planner) keepProbeRuns(ctx context.Context, id string, r ProbeResult) error {
+	if len(r.Runs) == 0 {
+		return nil
+	}
+	runs := make([]wire.Run, len(r.Runs))
+	for i, text := range r.Runs {
+		var err error
+		if runs[i], err = wire.DecodeRun(text); err != nil {
+			return fault.Wrap(fault.Internal, "planner: a run of probe "+r.Probe, err)
+		}
+	}
+	_, err := p.ReportRuns(ctx, runs, "benchmark "+id+" "+r.Probe)
+	return err
 }
 
 // release queues a benchmark again that its worker has to leave.

@@ -18,22 +18,22 @@ type Devices interface {
 
 // Device is an attached card as its driver describes it.
 type Device struct {
-	ID          string       `json:"id" doc:"The card's UUID."`
-	Index       int          `json:"index" doc:"Its place on the host."`
-	GPU         string       `json:"gpu,omitempty" doc:"Its key in the catalogue, where it is known."`
-	Name        string       `json:"name" doc:"Its name as the driver gives it."`
-	Driver      string       `json:"driver,omitempty"`
-	CUDA        string       `json:"cuda,omitempty" doc:"The newest CUDA the driver runs."`
-	Host        string       `json:"host"`
-	Memory      DeviceMemory `json:"memory"`
-	MIG         MIG          `json:"mig"`
-	ECC         string       `json:"ecc,omitempty" enum:"on,off" doc:"Absent where the card has none."`
-	Utilisation *int         `json:"utilisation,omitempty" doc:"Percent of the last moment in which a kernel ran."`
-	Processes   []Process    `json:"processes" doc:"What holds its memory."`
-	Worker      string       `json:"worker,omitempty" doc:"The worker that takes benchmarks for it."`
-	SeenAt      time.Time    `json:"seen_at"`
-	Unsupported string       `json:"unsupported,omitempty" doc:"Why memplan cannot measure it, where it cannot."`
-	Advice      []DeviceAdvice     `json:"advice,omitempty" doc:"What stands out, and what to do about it."`
+	ID          string         `json:"id" doc:"The card's UUID."`
+	Index       int            `json:"index" doc:"Its place on the host."`
+	GPU         string         `json:"gpu,omitempty" doc:"Its key in the catalogue, where it is known."`
+	Name        string         `json:"name" doc:"Its name as the driver gives it."`
+	Driver      string         `json:"driver,omitempty"`
+	CUDA        string         `json:"cuda,omitempty" doc:"The newest CUDA the driver runs."`
+	Host        string         `json:"host"`
+	Memory      DeviceMemory   `json:"memory"`
+	MIG         MIG            `json:"mig"`
+	ECC         string         `json:"ecc,omitempty" enum:"on,off" doc:"Absent where the card has none."`
+	Utilisation *int           `json:"utilisation,omitempty" doc:"Percent of the last moment in which a kernel ran."`
+	Processes   []Process      `json:"processes" doc:"What holds its memory."`
+	Worker      string         `json:"worker,omitempty" doc:"The worker that takes benchmarks for it."`
+	SeenAt      time.Time      `json:"seen_at"`
+	Unsupported string         `json:"unsupported,omitempty" doc:"Why memplan cannot measure it, where it cannot."`
+	Advice      []DeviceAdvice `json:"advice,omitempty" doc:"What stands out, and what to do about it."`
 }
 
 // DeviceMemory is a card's memory. Reserved is the driver's own part, which no
