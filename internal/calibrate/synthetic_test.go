@@ -105,3 +105,60 @@ func TestIntervalsCoverTheTruth(t *testing.T) {
 		t.Log(seed, covered, predicted)
 	}
 }
+
+// Whatever is true of a card, the fit finds it: also where the priors are off by
+// twice their spread.
+func TestRunsOutweighThePriors(t *testing.T) {
+	c := newCard(rand.New(rand.NewPCG(4, 4)))
+	c.truth = map[string]float64{calibrate.Context: 1600 * mib, calibrate.NCCL: 2, calibrate.ConvWorkspace: 0}
+	before, after := calibrate.Prior(believed()), calibrate.New(c.measure(200), believed())
+	for i, name := range []string{calibrate.Context, calibrate.NCCL, calibrate.ConvWorkspace} {
+		k := after.Coefficients[i]
+		require.Equal(t, name, k.Name)
+		require.InDelta(t, c.truth[name], k.Posterior.Mean, 3*k.Posterior.SD, name)
+		require.Less(t, k.Posterior.SD, before.Coefficients[i].Posterior.SD/2, name)
+	}
+	require.Len(t, after.Wild, 10, "every twentieth was spoilt")
+}
+
+func TestAnUnmeasuredGroupIsTheWidest(t *testing.T) {
+	c := newCard(rand.New(rand.NewPCG(5, 5)))
+	fit := calibrate.New(c.measure(60), believed())
+	for _, g := range []string{"decoder", "convolutional", "sharded"} {
+		require.LessOrEqual(t, fit.Error(g), fit.Error("something else"))
+		require.GreaterOrEqual(t, fit.Error(g), 0.01)
+	}
+	kept := calibrate.Restore(fit.Coefficients, fit.Covariance, fit.Errors)
+	next := c.measure(3)
+	require.Equal(t, calibrate.Compare(fit, next), calibrate.Compare(kept, next), "a fit as it is kept predicts the same")
+}
+
+func TestObjection(t *testing.T) {
+	observed := newCard(rand.New(rand.NewPCG(6, 6))).measure(16)
+	good := calibrate.Validation{N: 16, Coverage: 0.9, MedianAbsError: 0.02}
+	for _, test := range []struct {
+		name   string
+		edit   func(*calibrate.Validation)
+		runs   int
+		before float64
+		want   string
+	}{
+		{"offered", func(*calibrate.Validation) {}, 16, 0.1, ""},
+		{"too few", func(v *calibrate.Validation) { v.N = 11 }, 11, 0.1, "11 runs"},
+		{"of too few kinds", func(v *calibrate.Validation) { v.N = 12 }, 8, 0.1, "2 kinds"},
+		{"intervals that do not hold", func(v *calibrate.Validation) { v.Coverage = 0.7 }, 16, 0.1, "held 70 %"},
+		{"worse than the priors", func(v *calibrate.Validation) { v.MedianAbsError = 0.2 }, 16, 0.1, "without it 10.0 %"},
+		{"worse, and good all the same", func(v *calibrate.Validation) { v.MedianAbsError = 0.03 }, 16, 0.02, ""},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			v := good
+			test.edit(&v)
+			got := calibrate.Objection(observed[:test.runs], v, calibrate.Validation{MedianAbsError: test.before})
+			if test.want == "" {
+				require.Empty(t, got)
+				return
+			}
+			require.Contains(t, got, test.want)
+		})
+	}
+}
