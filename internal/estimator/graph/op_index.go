@@ -185,3 +185,28 @@ func (f *Frame) IndexCopyZeros(x, columns *Tensor, width int64, copies bool) *Te
 	f.consume(x, columns)
 	return f.produce(out)
 }
+
+var repeatFirstRule = &Rule{Name: "repeat", Source: "FunctionsManual.cpp:repeat_backward", Backward: func(m *Machine, n *Node, dOut []*Tensor) Grads {
+	shape := n.attrs.Shape
+	folded := m.reshaped(dOut[0], D(append([]int64{n.attrs.I}, shape.Slice()...)...))
+	g := m.alloc(shape, dOut[0].DType)
+	var kept [MaxDims]bool
+	for i := 1; i < int(folded.Shape.N); i++ {
+		kept[i] = true
+	}
+	m.reduceScratch(reductionOf(folded, kept))
+	m.release(folded)
+	return Grads{g}
+}}
+
+// RepeatFirst is x.repeat(times, 1, ...): a copy.
+func (f *Frame) RepeatFirst(x *Tensor, times int64) *Tensor {
+	n := f.record(repeatFirstRule, x)
+	if n != nil {
+		n.attrs.Shape, n.attrs.I = x.Shape, times
+	}
+	out := f.alloc(x.Shape.With(0, times*x.Shape.D[0]), x.DType)
+	f.output(n, out, 0)
+	f.consume(x)
+	return f.produce(out)
+}

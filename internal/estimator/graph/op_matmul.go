@@ -203,6 +203,16 @@ func (f *Frame) bmm(a, b *Tensor) *Tensor {
 	return f.produce(out)
 }
 
+// Bmm is torch.bmm of [b, n, m] and [b, m, k].
+func (f *Frame) Bmm(a, b *Tensor) *Tensor {
+	f.rule = bmmRule
+	bs := f.lower(b)
+	as := f.lower(a)
+	out := f.bmm(f.produce(as), f.produce(bs))
+	f.consume(a, b)
+	return out
+}
+
 // bgemm is a batched product's memory: operands whose layout no leading
 // dimension describes are copied (prepare_batch_matrix_for_cublas).
 func (m *Machine) bgemm(operands ...*Tensor) {

@@ -72,10 +72,10 @@ var gatherLastRule = &Rule{Name: "gather", Source: "FunctionsManual.cpp:gather_b
 	return Grads{m.alloc(n.attrs.Shape, dOut[0].DType)}
 }}
 
-// GatherLast is x.gather(-1, indices), which are kept.
+// GatherLast is x.gather(-1, indices): both are kept.
 func (f *Frame) GatherLast(x, indices *Tensor) *Tensor {
 	n := f.record(gatherLastRule, x)
-	f.save(n, indices)
+	f.save(n, x, indices)
 	if n != nil {
 		n.attrs.Shape = x.Shape
 	}

@@ -11,7 +11,7 @@ import (
 
 // encoderFamilies lists the encoders and encoder-decoders.
 func encoderFamilies() []Family {
-	return []Family{bertFamily, modernbertFamily, distilbertFamily, albertFamily, t5Family, bartFamily, whisperFamily}
+	return []Family{bertFamily, modernbertFamily, debertaFamily, distilbertFamily, albertFamily, t5Family, bartFamily, whisperFamily}
 }
 
 // The heads a transformers class name ends with.
@@ -208,7 +208,14 @@ func (e encoderMask) build(f *graph.Frame, b Build, ids, embeds, mask *graph.Ten
 // warn is warn_if_padding_and_no_attention_mask, before transformers 5: it looks
 // for the padding token at both ends of each row.
 func (e encoderMask) warn(f *graph.Frame, b Build, ids, mask *graph.Tensor) {
-	if e.padding < 0 || mask != nil || b.Versions.Transformers.AtLeast(maskingUtilsSince) {
+	if b.Versions.Transformers.Before(maskingUtilsSince) {
+		e.look(f, ids, mask)
+	}
+}
+
+// look is the same in the models that still do it.
+func (e encoderMask) look(f *graph.Frame, ids, mask *graph.Tensor) {
+	if e.padding < 0 || mask != nil {
 		return
 	}
 	ends := f.Let("ends", f.IndexLast(ids, 2))
