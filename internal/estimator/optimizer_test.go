@@ -33,6 +33,8 @@ func TestOptimizerStatePerParameter(t *testing.T) {
 		{"sophia", spec.Optimizer{Name: "sophia"}, 4, 0.01},
 		{"adam-mini", spec.Optimizer{Name: "adam-mini"}, 2, 0.02},
 		{"lion of lion-pytorch", spec.Optimizer{Name: "lion", Library: "lion-pytorch"}, 2, 0.01},
+		{"AdamW of Apex, in fp32", spec.Optimizer{Name: "adamw", Library: "apex", Implementation: "fused"}, 8, 0.01},
+		{"AdamW of old transformers", spec.Optimizer{Name: "adamw", Library: "transformers"}, 4, 0.01},
 		{"schedule-free AdamW", spec.Optimizer{Name: "adamw", Library: "schedulefree"}, 4, 0.01},
 		{"schedule-free SGD", spec.Optimizer{Name: "sgd", Library: "schedulefree"}, 2, 0.01},
 	} {

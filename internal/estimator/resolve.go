@@ -172,6 +172,12 @@ func (r *resolver) optimizer() {
 		bits = 8
 	}
 	fill(r, &o.StateBits, "training.optimizer.state_bits", bits, false, "the default")
+	if o.Library == "transformers" && o.Name == "adamw" {
+		fill(r, &o.Implementation, "training.optimizer.implementation", "for-loop", false, "there is no other")
+	}
+	if o.Library == "apex" {
+		fill(r, &o.Implementation, "training.optimizer.implementation", "fused", false, "there is no other")
+	}
 	if o.Library == "schedulefree" {
 		fill(r, &o.Implementation, "training.optimizer.implementation", "foreach", false, "the package's default")
 	}

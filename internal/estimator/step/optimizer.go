@@ -87,6 +87,10 @@ func optimizers() map[optimizerKey]func(o *spec.Optimizer) Stepper {
 		{"adamw", "schedulefree", "for-loop"}: newElementwise(freeAdamForLoop),
 		{"sgd", "schedulefree", "foreach"}:    newElementwise(freeSGD),
 		{"sgd", "schedulefree", "for-loop"}:   newElementwise(freeSGD),
+		{"adam", "apex", "fused"}:             newElementwise(apexAdam),
+		{"adamw", "apex", "fused"}:            newElementwise(apexAdam),
+		{"lamb", "apex", "fused"}:             newElementwise(apexLAMB),
+		{"adamw", "transformers", "for-loop"}: newElementwise(oldAdamW),
 		{"sophia", "sophia", ""}:              newElementwise(sophiaPlain),
 		{"adam-mini", "adam-mini", ""}:        newAdamMini,
 		{"sgd", "bitsandbytes", ""}:           newBitsAndBytes(1),
@@ -147,7 +151,7 @@ func UsualLibrary(o *spec.Optimizer) (library, implementation string) {
 	}
 	usual := map[string][2]string{
 		"lion": {"bitsandbytes", ""}, "ademamix": {"bitsandbytes", ""}, // torch has neither
-		"adafactor": {"transformers", ""}, "muon": {"torch", "for-loop"},
+		"adafactor": {"transformers", ""}, "muon": {"torch", "for-loop"}, "lamb": {"apex", "fused"},
 	}
 	if u, ok := usual[o.Name]; ok {
 		return u[0], u[1]

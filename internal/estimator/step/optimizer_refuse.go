@@ -51,6 +51,9 @@ func refuseForms(fields *fault.Fields, r *Run, k optimizerKey) {
 	if k.library == "torchao" && o.CPUOffload && (o.InBackward || !oneOf(k.name, "adamw")) {
 		fields.Add("training.optimizer.cpu_offload", "true", "false, or adamw that steps after backward", "false")
 	}
+	if k.name == "lamb" && r.anyTrained(graph.BF16) {
+		fields.Add("training.optimizer.name", "lamb", "another for bf16 parameters: Apex's takes fp16 and fp32", "adamw")
+	}
 	if k.name == "muon" && r.M.Versions.Torch.Before(muonSince) {
 		fields.Add("training.optimizer.name", "muon", "another: torch has it since "+muonSince.String(), "adamw")
 	}

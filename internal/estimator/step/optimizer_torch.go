@@ -11,6 +11,7 @@ type elementwise struct {
 	onDevice bool // the step count is on the card
 	early    bool // the state is made with the optimizer
 	inTurn   bool // each parameter is updated before the next one's state is made
+	wide     bool // the state is cast to fp32, whatever the parameter's type
 	scaled   bool // the kernels take the gradient scaler's tensors
 	update   func(r *Run, e *elementwise, ps []*graph.Param)
 	state    map[*graph.Param][]*graph.Tensor
@@ -49,6 +50,12 @@ func (e *elementwise) init(r *Run, p *graph.Param) {
 	}
 	slots := make([]*graph.Tensor, e.slots)
 	for i := range slots {
+		if e.wide && p.DType != graph.F32 { // zeros_like(p).float()
+			narrow := r.M.Make(e.rule, graph.Temporaries, p.DType, p.Shape)
+			slots[i] = stateLike(r, e.rule, p, graph.F32)
+			r.M.Forget(narrow)
+			continue
+		}
 		slots[i] = stateLike(r, e.rule, p, p.DType)
 	}
 	if e.state == nil {

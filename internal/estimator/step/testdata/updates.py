@@ -35,6 +35,9 @@ def make(o, params):
         if "momentum" in o: kw["momentum"] = o["momentum"]
         if "nesterov" in o: kw["nesterov"] = o["nesterov"]
         return getattr(torch.optim, TORCH[o["name"]])(params, **kw)
+    if o["library"] == "transformers" and o["name"] == "adamw":
+        from transformers.optimization import AdamW
+        return AdamW(params, no_deprecation_warning=True, **kw)
     if o["library"] == "transformers":
         from transformers.optimization import Adafactor
         return Adafactor(params, scale_parameter=False, relative_step=False, **kw)
@@ -137,6 +140,7 @@ def cases():
             yield {"name": "adamw", "library": "torch", "implementation": form}, FP32, clip, True
     for form in ("foreach", "for-loop"):
         yield {"name": "rmsprop", "library": "torch", "implementation": form, "momentum": 0.9}, MIXED, False, False
+    yield {"name": "adamw", "library": "transformers", "implementation": "for-loop"}, MIXED, False, False       # not in transformers 5
     yield {"name": "adafactor", "library": "transformers"}, MIXED, False, False
     yield {"name": "adafactor", "library": "transformers"}, FP32, False, True
     for name in ("adamw", "adam", "lion", "sgd", "rmsprop", "adagrad"):
