@@ -35,6 +35,7 @@ func (o outcome) relative() float64 {
 type row struct {
 	wire.Run
 	file     string
+	planner  *planner.Planner // that answers it
 	estimate *estimator.Estimate
 	err      error
 }
@@ -114,6 +115,7 @@ func (r *row) answer(p *planner.Planner) {
 			r.err = fmt.Errorf("panic: %v", x)
 		}
 	}()
+	r.planner = p
 	r.estimate, r.err = p.Estimate(context.Background(), r.Job)
 }
 

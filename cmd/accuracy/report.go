@@ -35,6 +35,9 @@ func report(w io.Writer, folder, tag string, every bool) error {
 	table(w, "by source and metric", equals, func(o outcome) []string { return []string{o.row.source()} })
 	table(w, "by tag and metric", equals, func(o outcome) []string { return o.row.Tags })
 	verdicts(w, all)
+	if err := pairs(w, rows); err != nil {
+		return err
+	}
 	headline(w, equals)
 	if err := calibration(w, rows, answering.cards); err != nil {
 		return err

@@ -80,6 +80,9 @@ func newSolver(ctx context.Context, p Problem) (*solver, error) {
 	if s.base, err = s.space(0, 0); err != nil {
 		return nil, err
 	}
+	if err := s.Runs(s.base.job, 0); err != nil {
+		return nil, err
+	}
 	step, err := s.price(s.base, s.base.own())
 	if err != nil {
 		return nil, err

@@ -92,6 +92,9 @@ func (s *setting) rate(k *graph.Kernel) float64 {
 	reach := s.rates.Reach
 	if s.fp8 && k.Batch == 1 {
 		reach *= 0.85
+		if s.rowwise { // kernels of CUTLASS in place of cuBLAS's
+			reach *= 0.75
+		}
 	}
 	return peak * reach * s.occupied(k) * filling(float64(k.Inner), 96)
 }

@@ -25,6 +25,9 @@ func updates() map[string]update {
 const (
 	foreachPasses = 3.0
 	forLoopPasses = 3.5
+	// States of few bits are looked up and searched for in tables, by a kernel for
+	// each tensor, or by operations that a compiler joins.
+	quantisedPasses = 4.0
 )
 
 // optimizer is the seconds of the update on a rank: traffic, and for a loop over
@@ -64,6 +67,9 @@ func (e *exchange) optimizer() float64 {
 		times = foreachPasses
 	case "for-loop":
 		times = forLoopPasses
+	}
+	if t.Optimizer.StateBits > 0 && t.Optimizer.StateBits < 32 {
+		times = quantisedPasses
 	}
 	return (times*bytes + clipped) / (streamed * e.rates.Bandwidth)
 }

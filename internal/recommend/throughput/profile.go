@@ -126,11 +126,7 @@ func eager(t *spec.Training) {
 	if t.Loss.Kind != "fused-linear" {
 		t.Loss = spec.Loss{}
 	}
-	if q := t.Quantization; q != nil && q.Type != "nf4" && q.Type != "nf4-double" && q.Type != "fp4" && q.Type != "fp4-double" && q.Type != "none" {
-		t.Quantization = &spec.Quantization{Type: "nf4"}
-	} else if q != nil {
-		t.Quantization = &spec.Quantization{Type: q.Type}
-	}
+	t.Quantization = stored(t.Quantization)
 	switch c := &t.Checkpointing; c.Mode {
 	case "selective":
 		if c.Every > 1 {
@@ -144,7 +140,26 @@ func eager(t *spec.Training) {
 	}
 	if a := t.Adapter; a != nil {
 		b := *a
-		b.ModulesToSave, b.DType = nil, ""
+		b.ModulesToSave = nil
 		t.Adapter = &b
 	}
+}
+
+// stored is a quantised base as bitsandbytes keeps it in 4 bits, which every
+// layer restores as those of other libraries do. One whose packed weights are to
+// be sharded, or of another library, is not prepared by casts to fp32.
+func stored(q *spec.Quantization) *spec.Quantization {
+	if q == nil || q.Type == "" || q.Type == "none" {
+		return nil
+	}
+	kept := &spec.Quantization{Type: "nf4", KBitPrepare: q.KBitPrepare}
+	switch q.Type {
+	case "nf4-double", "fp4", "fp4-double":
+		kept.Type = q.Type
+	}
+	if kept.KBitPrepare == nil && (q.StorageDType == spec.BF16 || q.Library != "" && q.Library != "bitsandbytes" || q.Type == "gptq-4bit" || q.Type == "awq-4bit") {
+		no := false
+		kept.KBitPrepare = &no
+	}
+	return kept
 }
