@@ -28,7 +28,7 @@ func BenchmarkRecommend70B(b *testing.B) {
 	for _, bb := range []struct {
 		name   string
 		global int
-	}{{"micro-batches-1", 32}, {"micro-batches-4", 32 * 8}} {
+	}{{"640", 32}, {"1280", 32 * 2}, {"2560", 32 * 8}} {
 		b.Run(bb.name, func(b *testing.B) {
 			candidates, simulated := 0, 0
 			for b.Loop() {

@@ -156,18 +156,23 @@ func (s *solver) staircase(all []found) ([]found, error) {
 	var taken []found
 	asked := 0
 	for at := 0; at < len(all) && len(taken) < maxOptions && asked < simulations; {
-		var batch []found
-		for ; at < len(all) && len(batch) < round; at++ {
-			f := all[at]
-			if !lesser(f, taken) {
-				continue
-			}
-			if s.hopeless(f.sp, f.candidate) {
-				s.decided(1)
-				continue
-			}
-			batch = append(batch, f)
+		batch, next, decided := s.batch(all[at:], taken)
+		unknown, err := s.floors(batch)
+		if err != nil {
+			return nil, err
 		}
+		if len(unknown) > 0 {
+			asked += len(unknown)
+			if err := each(len(unknown), func(i int) error {
+				_, err := s.fit(unknown[i].sp, unknown[i].candidate, estimator.Decide)
+				return err
+			}); err != nil {
+				return nil, err
+			}
+			continue // with what is left of the batch
+		}
+		at += next
+		s.decided(decided)
 		asked += len(batch)
 		fits := make([]bool, len(batch))
 		if err := each(len(batch), func(i int) error {
@@ -189,6 +194,40 @@ func (s *solver) staircase(all []found) ([]found, error) {
 		}
 	}
 	return taken, nil
+}
+
+// batch is the next candidates to ask about, how far down the list they reach,
+// and how many up to there need not be asked about.
+func (s *solver) batch(all, taken []found) (batch []found, reach, decided int) {
+	for ; reach < len(all) && len(batch) < round; reach++ {
+		f := all[reach]
+		switch {
+		case !lesser(f, taken):
+		case s.hopeless(f.sp, f.candidate):
+			decided++
+		default:
+			batch = append(batch, f)
+		}
+	}
+	return batch, reach, decided
+}
+
+// floors is the candidates that save the most with the sizes and the
+// recomputation of those in a batch, as far as nobody asked about them yet.
+// Where one does not fit, none of its kind does.
+func (s *solver) floors(batch []found) ([]found, error) {
+	var unknown []found
+	for _, f := range batch {
+		c, ok, err := s.floor(f.sp, f.candidate)
+		if err != nil {
+			return nil, err
+		}
+		if !ok || c == f.candidate || s.isKnown(f.sp, c) || slices.ContainsFunc(unknown, func(u found) bool { return u.candidate == c && u.sp == f.sp }) {
+			continue
+		}
+		unknown = append(unknown, found{sp: f.sp, candidate: c})
+	}
+	return unknown, nil
 }
 
 // lesser reports whether a candidate is a lesser change than every option taken.

@@ -37,6 +37,14 @@ type solver struct {
 	verdicts map[place][]verdict // by space
 	profiles map[profileKey]*profiled
 	progress Progress
+
+	lowest map[key]lowest // by choices that are not compared; of the search's own goroutine
+}
+
+// lowest is a corner, and whether the engine has rules for any.
+type lowest struct {
+	candidate
+	runs bool
 }
 
 // place names a space.
@@ -73,7 +81,7 @@ func newSolver(ctx context.Context, p Problem) (*solver, error) {
 	}
 	s := &solver{
 		Problem: p, ctx: ctx, given: p.Job, fits: map[asked]estimator.Fitness{}, refused: map[key]bool{},
-		verdicts: map[place][]verdict{}, profiles: map[profileKey]*profiled{},
+		lowest: map[key]lowest{}, verdicts: map[place][]verdict{}, profiles: map[profileKey]*profiled{},
 		brief: p.Goal != LargestMicroBatch && p.Goal != LongestSequence,
 	}
 	var err error
@@ -372,6 +380,48 @@ func (s *solver) corner(sp *space, c candidate, barred bars) (candidate, bool, e
 		}
 	}
 	return c, true, nil
+}
+
+// floor is the candidate that saves the most with the sizes, the recomputation
+// and the choices that are not compared of another. There is none where the
+// engine has no rules for those.
+func (s *solver) floor(sp *space, c candidate) (candidate, bool, error) {
+	start := sp.own()
+	for i, a := range sp.axes {
+		if a.class {
+			start.picks[i] = c.picks[i]
+		}
+	}
+	k := key{place{sp.card, sp.count}, start}
+	low, ok := s.lowest[k]
+	if !ok {
+		corner, runs, err := s.corner(sp, start, nil)
+		if err != nil {
+			return c, false, err
+		}
+		low = lowest{corner, runs}
+		s.lowest[k] = low
+	}
+	f := low.candidate
+	f.micro, f.accumulation, f.length = c.micro, c.accumulation, c.length
+	for i, a := range sp.axes {
+		if a.name == "checkpointing" {
+			f.picks[i] = c.picks[i]
+		}
+	}
+	return f, low.runs, nil
+}
+
+// isKnown reports whether the engine was asked about a candidate.
+func (s *solver) isKnown(sp *space, c candidate) bool {
+	if s.brief {
+		c.accumulation = min(c.accumulation, 2)
+	}
+	k := key{place{sp.card, sp.count}, c}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	_, ok := s.fits[asked{k, estimator.Decide}]
+	return ok || s.refused[k.changed()]
 }
 
 // bySaving is the picks of an axis, the ones that save most first; those that
