@@ -68,7 +68,6 @@ func TestWhatTheEngineRefusesIsSaidBeforeTheClick(t *testing.T) {
 	}
 	require.Contains(t, off["f-training-precision"], "fp8-mixed")
 	require.NotContains(t, off["f-training-precision"], "bf16")
-	require.Contains(t, off["f-training-compile"], "true")
 	require.NotContains(t, off, "f-target-gpu")
 	require.NotContains(t, off, "f-training-padding")
 	require.NotContains(t, p.text("label[for=f-training-micro-batch-size]"), "not modelled yet")
