@@ -54,7 +54,8 @@ func SpanInputs(s Sizes) []Input {
 	return append(s.tokens(), Input{"start_positions", graph.I64, graph.D(s.Batch)}, Input{"end_positions", graph.I64, graph.D(s.Batch)})
 }
 
-// Items says how the Trainer counts what a batch's loss is divided by.
+// Items says how a model takes its loss, and how the Trainer counts what that is
+// divided by.
 type Items struct {
 	// Uncounted says that the model's forward takes no further keywords: the
 	// Trainer does not pass it a count, and divides the loss by the number of
@@ -63,6 +64,11 @@ type Items struct {
 	// Aligned says that the labels are not shifted against the tokens: all of
 	// them count.
 	Aligned bool
+	// LossUpcast is the type the loss is taken in, as training.loss.upcast names
+	// it: fp32, or none for that of the logits; empty where nothing is to tell.
+	LossUpcast string
+	// ShiftCopies says that the logits are copied to shift them.
+	ShiftCopies bool
 }
 
 // Batch is the tensors of one micro batch, on the card.

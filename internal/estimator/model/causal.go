@@ -94,8 +94,14 @@ func (lm *causalLM) takesOwnLoss() {
 	lm.ownLoss = lm.build.Versions.Transformers.Before(paddedLabelsSince)
 }
 
-// items says how a Trainer counts its labels.
-func (lm *causalLM) items() Items { return Items{Uncounted: lm.ownLoss} }
+// items says how the loss is taken and how a Trainer counts its labels.
+func (lm *causalLM) items() Items {
+	upcast := "fp32"
+	if lm.ownLoss && !lm.roundTrip {
+		upcast = "none"
+	}
+	return Items{Uncounted: lm.ownLoss, LossUpcast: upcast, ShiftCopies: lm.build.Versions.Transformers.Before(paddedLabelsSince)}
+}
 
 // newCausalLM puts a head on a decoder; a tied one shares the embeddings'
 // weight.

@@ -223,6 +223,9 @@ func newRun(memory *graph.Memory, job spec.Job, device graph.Device) (*Run, erro
 	if err := r.build(family, config); err != nil {
 		return nil, err
 	}
+	if err := beyondLoss(r).Err(); err != nil {
+		return nil, err
+	}
 	if err := r.buildReference(family, config); err != nil {
 		return nil, err
 	}
