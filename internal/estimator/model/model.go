@@ -179,9 +179,28 @@ func Of(config map[string]any) (*Family, error) {
 		known = append(known, names(&families[i])...)
 	}
 	var fields fault.Fields
-	near := nearest(kind, known)
+	near := kin(kind, known)
 	at := slices.IndexFunc(families, func(f Family) bool { return slices.Contains(names(&f), near) })
 	fields.Add("model.config."+key, kind, "one of "+join(known)+"; nothing else is taken in its place unasked: with "+near+
 		" there, the answer would assume the layers of "+families[at].Source+" with this config's sizes", near)
 	return nil, fields
+}
+
+// kin is the known name that begins most like the one given, as the next model
+// of a house does; among several, or where none does, the one spelt most alike.
+func kin(name string, known []string) string {
+	most, alike := 2, known
+	for _, k := range known {
+		n := 0
+		for n < min(len(name), len(k)) && name[n] == k[n] {
+			n++
+		}
+		switch {
+		case n > most:
+			most, alike = n, []string{k}
+		case n == most && most > 2:
+			alike = append(alike, k)
+		}
+	}
+	return nearest(name, alike)
 }
