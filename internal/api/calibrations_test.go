@@ -2,6 +2,7 @@ package api
 
 import (
 	"bytes"
+	"context"
 	"encoding/json"
 	"fmt"
 	"mime/multipart"
@@ -13,6 +14,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"memplan/internal/estimator"
+	"memplan/internal/fault"
 	"memplan/internal/planner"
 	"memplan/internal/units"
 	"memplan/internal/wire"
@@ -37,23 +39,23 @@ func jobs() []string {
 
 // measure writes the runs of a card whose context is known. The engine errs by
 // half a percent, up and down.
-func measure(t *testing.T, h http.Handler, context units.Bytes) []string {
+func measure(t *testing.T, h http.Handler, held units.Bytes) []string {
 	t.Helper()
 	var runs []string
 	for i, job := range jobs() {
 		w := post(h, prefix+"/estimates?save=false&calibration=prior", job)
 		require.Equal(t, http.StatusOK, w.Code, w.Body)
 		reserved := read[estimator.Estimate](t, w).Peak.Reserved
-		process := context + reserved + units.Bytes(float64(reserved)*0.005*float64(i%3-1))
+		process := held + reserved + units.Bytes(float64(reserved)*0.005*float64(i%3-1))
 		runs = append(runs, fmt.Sprintf(`{"job": %s, "measured": [{"metric": "process", "bytes": %d, "relation": "equals", "rounding_bytes": 1048576}], "environment": {"host": "a"}}`, job, process))
 	}
 	return runs
 }
 
 func TestRunsCalibrateEstimates(t *testing.T) {
-	const context = 1200 * units.MiB
+	const held = 1200 * units.MiB
 	h := real(t, keep(t), 0)
-	runs := measure(t, h, context)
+	runs := measure(t, h, held)
 	before := read[estimator.Estimate](t, post(h, prefix+"/estimates?save=false", jobs()[5]))
 	require.Equal(t, "prior", before.Peak.Interval.Source)
 
@@ -77,7 +79,7 @@ func TestRunsCalibrateEstimates(t *testing.T) {
 	require.Greater(t, cal.Before.MedianAbsError, cal.Validation.MedianAbsError)
 	require.GreaterOrEqual(t, cal.Validation.Coverage, 0.8)
 	require.Equal(t, "context", cal.Coefficients[0].Name)
-	require.InDelta(t, float64(context), cal.Coefficients[0].Posterior.Mean, 2*cal.Coefficients[0].Posterior.SD)
+	require.InDelta(t, float64(held), cal.Coefficients[0].Posterior.Mean, 2*cal.Coefficients[0].Posterior.SD)
 
 	same := read[estimator.Estimate](t, post(h, prefix+"/estimates?save=false", jobs()[5]))
 	require.Equal(t, before.Peak, same.Peak, "a candidate answers nothing")
@@ -89,7 +91,7 @@ func TestRunsCalibrateEstimates(t *testing.T) {
 	after := read[estimator.Estimate](t, post(h, prefix+"/estimates?save=false", jobs()[5]))
 	require.Equal(t, cal.ID, after.Peak.Interval.Source)
 	require.Less(t, after.Peak.Interval.High-after.Peak.Interval.Low, (before.Peak.Interval.High-before.Peak.Interval.Low)/2)
-	require.InDelta(t, (context + before.Peak.Reserved).GiB(), after.Peak.Process.GiB(), 0.1)
+	require.InDelta(t, (held + before.Peak.Reserved).GiB(), after.Peak.Process.GiB(), 0.1)
 	sum := units.Bytes(0)
 	for _, s := range after.Breakdown {
 		sum += s.Bytes
@@ -148,6 +150,8 @@ func TestWildRunsAreFlagged(t *testing.T) {
 			require.Contains(t, *read[[]reported](t, w)[0].Flagged, test.want)
 		})
 	}
+	elsewhere := strings.Replace(measured(`{"metric": "process", "bytes": 3000000000, "relation": "equals"}`), `{"job"`, `{"environment": {"gpu": "NVIDIA L40S"}, "job"`, 1)
+	require.Contains(t, *read[[]reported](t, post(h, prefix+"/runs", elsewhere))[0].Flagged, "measured on L40S, and its job is for RTX-4090")
 	w := post(h, prefix+"/runs", `{"job": {"model": {"id": "nobody/knows"}}, "measured": [{"metric": "process", "bytes": 1, "relation": "equals"}]}`)
 	require.Equal(t, http.StatusCreated, w.Code, w.Body)
 	require.Contains(t, *read[[]reported](t, w)[0].Flagged, "no answer")
@@ -241,4 +245,36 @@ func TestFilesMeasureARun(t *testing.T) {
 	require.Contains(t, w.Body.String(), "Export instead")
 	w = send(`{"model": {"id": "gpt2"}, "trainig": {}}`, "stats.txt", nil)
 	require.Contains(t, w.Body.String(), "trainig", w.Body)
+}
+
+// A card of the same architecture starts from what its relative is known to
+// hold.
+func TestANewCardStartsFromItsRelative(t *testing.T) {
+	const held = 1500 * units.MiB
+	h := real(t, keep(t), 0)
+	runs := measure(t, h, held)
+	require.Equal(t, http.StatusCreated, post(h, prefix+"/runs", "["+strings.Join(runs, ",")+"]").Code)
+	first := read[planner.Calibration](t, post(h, prefix+"/calibrations", `{"gpu": "RTX-4090"}`))
+	require.Equal(t, http.StatusOK, post(h, prefix+"/calibrations/"+first.ID+"/activate", "").Code)
+	require.Equal(t, http.StatusCreated, post(h, prefix+"/runs", strings.ReplaceAll(runs[3], "RTX-4090", "L40S")).Code)
+	second := read[planner.Calibration](t, post(h, prefix+"/calibrations", `{"gpu": "L40S"}`))
+	require.Equal(t, first.ID, second.Relative)
+	require.InDelta(t, first.Coefficients[0].Posterior.Mean, second.Coefficients[0].Prior.Mean, 1)
+	require.Less(t, second.Coefficients[0].Prior.SD, first.Coefficients[0].Prior.SD, "less is open than of a card without a relative")
+	require.Contains(t, second.Coefficients[0].Prior.Source, first.ID)
+	require.NotNil(t, second.NotOffered, "one run is not enough all the same")
+}
+
+// away is a store that cannot be reached for its calibrations.
+type away struct{ planner.Store }
+
+func (away) ListCalibrations(context.Context, planner.CalibrationQuery) ([]planner.CalibrationRecord, error) {
+	return nil, fault.New(fault.Unavailable, "down")
+}
+
+func TestEstimatesGoOnWithoutTheStore(t *testing.T) {
+	h := real(t, away{keep(t)}, 0)
+	w := post(h, prefix+"/estimates?save=false", jobs()[0])
+	require.Equal(t, http.StatusOK, w.Code, w.Body)
+	require.Equal(t, "prior", read[estimator.Estimate](t, w).Peak.Interval.Source)
 }

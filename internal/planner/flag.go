@@ -24,12 +24,24 @@ func (p *Planner) judgeRun(ctx context.Context, run wire.Run) (reason string, es
 		}
 		return "the engine has no answer for this job: " + err.Error(), nil, nil
 	}
-	for _, check := range []func(wire.Run, *estimator.Estimate) string{contradicts, beyondCard, wildly, unfitted} {
+	for _, check := range []func(wire.Run, *estimator.Estimate) string{p.otherCard, contradicts, beyondCard, wildly, unfitted} {
 		if reason = check(run, est); reason != "" {
 			break
 		}
 	}
 	return reason, est, nil
+}
+
+// otherCard: the run was measured on a card that is not the job's target.
+func (p *Planner) otherCard(run wire.Run, est *estimator.Estimate) string {
+	on, err := p.catalog.GPU(run.Environment.GPU)
+	if run.Environment.GPU == "" || err != nil || on.Key == est.Target.GPU || run.Job.Target.MIGProfile != "" {
+		return ""
+	}
+	if target, err := p.catalog.GPU(est.Target.GPU); err != nil || target.Key == on.Key {
+		return ""
+	}
+	return fmt.Sprintf("it was measured on %s, and its job is for %s", on.Key, est.Target.GPU)
 }
 
 // figure is what a run measured of a metric over its steps, 0 for nothing.
