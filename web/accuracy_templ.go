@@ -266,7 +266,7 @@ func accuracyVerdicts(a accuracyView) templ.Component {
 		}
 		ctx = templ.InitializeContext(ctx)
 		ctx = templ.ClearChildren(ctx)
-		templ_7745c5c3_Err = templruntime.WriteString(templ_7745c5c3_Buffer, 18, "<section class=\"panel\"><h2>Intervals and verdicts</h2><div class=\"wide\" tabindex=\"0\" role=\"region\" aria-label=\"Table of intervals and verdicts\"><table><thead><tr><th scope=\"col\"></th><th scope=\"col\" class=\"n\">Process within its 90 % interval</th><th scope=\"col\" class=\"n\">Median width</th><th scope=\"col\" class=\"n\">Said fits, ran out</th><th scope=\"col\" class=\"n\">Said no, would have fitted</th></tr></thead> <tbody>")
+		templ_7745c5c3_Err = templruntime.WriteString(templ_7745c5c3_Buffer, 18, "<section class=\"panel\"><h2>Intervals and verdicts</h2><div class=\"wide\" tabindex=\"0\" role=\"region\" aria-label=\"Table of intervals and verdicts\"><table><thead><tr><th scope=\"col\">Answers</th><th scope=\"col\" class=\"n\">Process within its 90 % interval</th><th scope=\"col\" class=\"n\">Median width</th><th scope=\"col\" class=\"n\">Said fits, ran out</th><th scope=\"col\" class=\"n\">Said no, would have fitted</th></tr></thead> <tbody>")
 		if templ_7745c5c3_Err != nil {
 			return templ_7745c5c3_Err
 		}
@@ -483,7 +483,7 @@ func calibrationsList(a accuracyView) templ.Component {
 				return templ_7745c5c3_Err
 			}
 		} else {
-			templ_7745c5c3_Err = templruntime.WriteString(templ_7745c5c3_Buffer, 36, "<div class=\"wide\" tabindex=\"0\" role=\"region\" aria-label=\"Table of calibrations\"><table><thead><tr><th scope=\"col\">Fit</th><th scope=\"col\">For</th><th scope=\"col\">State</th><th scope=\"col\" class=\"n\">Runs</th><th scope=\"col\" class=\"n\">Held-out error</th><th scope=\"col\" class=\"n\">Coverage</th><th scope=\"col\"></th></tr></thead> <tbody>")
+			templ_7745c5c3_Err = templruntime.WriteString(templ_7745c5c3_Buffer, 36, "<div class=\"wide\" tabindex=\"0\" role=\"region\" aria-label=\"Table of calibrations\"><table><thead><tr><th scope=\"col\">Fit</th><th scope=\"col\">For</th><th scope=\"col\">State</th><th scope=\"col\" class=\"n\">Runs</th><th scope=\"col\" class=\"n\">Held-out error</th><th scope=\"col\" class=\"n\">Coverage</th><th scope=\"col\">Change</th></tr></thead> <tbody>")
 			if templ_7745c5c3_Err != nil {
 				return templ_7745c5c3_Err
 			}
