@@ -9,8 +9,12 @@ import (
 	"memplan/internal/estimator"
 	"memplan/internal/estimator/spec"
 	"memplan/internal/fault"
+	"memplan/internal/recommend"
 	"memplan/internal/units"
 )
+
+// maxMicroBatch is where the search for the largest micro batch ends.
+const maxMicroBatch = 4096
 
 // Fit is the largest micro batch of a job on one card. Zero means that not even
 // one sample fits; its figures are then those of one sample.
@@ -97,17 +101,25 @@ func (p *Planner) fit(ctx context.Context, job spec.Job, gpu string) Fit {
 		return Fit{GPU: gpu, Err: err}
 	}
 	f := Fit{GPU: ready.device.Key, Name: ready.device.Name, Usable: ready.device.Usable()}
-	s := &search{at: func(micro int) (*estimator.Estimate, error) {
+	tried := map[int]*estimator.Estimate{}
+	best, above, err := recommend.Largest(ctx, maxMicroBatch, func(micro int) (recommend.Trial, error) {
 		varied := *ready
 		varied.job.Training.MicroBatchSize = micro
-		return p.run(&varied)
-	}}
-	best, above, err := s.largest(ctx)
+		est, err := p.run(&varied)
+		if err != nil {
+			return recommend.Trial{}, err
+		}
+		tried[micro] = est
+		return recommend.Trial{
+			Size: micro, Fits: est.Target.Verdict == estimator.Fits,
+			Needs: est.Peak.Interval.High, Usable: est.Target.Usable,
+		}, nil
+	})
 	if err != nil {
 		f.Err = err
 		return f
 	}
-	return f.with(best, above)
+	return f.with(best.Size, tried[best.Size], tried[above.Size])
 }
 
 // targetOn is a job's target on another card: what describes the job's own card
@@ -122,18 +134,19 @@ func (p *Planner) targetOn(own spec.Target, gpu string) spec.Target {
 	return own
 }
 
-// with fills in the probes of the answer and of one sample above.
-func (f Fit) with(best, above probe) Fit {
-	f.MicroBatch = best.micro
-	f.AtLeast = above.est == nil
-	if above.est != nil {
-		f.Above = above.est.Peak.Required
+// with fills in the answer and what one sample above says: an estimate is nil
+// where not even one sample fits, or where all do.
+func (f Fit) with(micro int, best, above *estimator.Estimate) Fit {
+	f.MicroBatch = micro
+	f.AtLeast = above == nil
+	if above != nil {
+		f.Above = above.Peak.Required
 	}
 	shown := best
-	if shown.est == nil {
+	if shown == nil {
 		shown = above
 	}
-	f.Verdict = shown.est.Target.Verdict
-	f.Required, f.High = shown.est.Peak.Required, shown.est.Peak.Interval.High
+	f.Verdict = shown.Target.Verdict
+	f.Required, f.High = shown.Peak.Required, shown.Peak.Interval.High
 	return f
 }
