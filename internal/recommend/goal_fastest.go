@@ -21,9 +21,6 @@ func (s *solver) fastestStep() ([]found, error) {
 			return nil, err
 		}
 		all = append(all, of...)
-		if err := s.eliminate(sp, of); err != nil {
-			return nil, err
-		}
 	}
 	slices.SortStableFunc(all, func(a, b found) int {
 		return cmp.Or(-cmp.Compare(percents(a.step.Rate()), percents(b.step.Rate())), cmp.Compare(a.changes(), b.changes()), cmp.Compare(a.risk(), b.risk()))
@@ -103,49 +100,6 @@ func (s *solver) priced(sp *space) ([]found, error) {
 		}
 	}
 	return kept, err
-}
-
-// eliminate asks about the candidates that save the most, and about those with
-// one choice less: what does not fit there fits nowhere.
-func (s *solver) eliminate(sp *space, of []found) error {
-	if len(of) <= round {
-		return nil
-	}
-	start := sp.own()
-	start.micro, start.accumulation = of[0].micro, of[0].accumulation
-	for _, f := range of {
-		if f.micro < start.micro {
-			start.micro, start.accumulation = f.micro, f.accumulation
-		}
-	}
-	corners, err := s.corners(sp, start, nil)
-	if err != nil {
-		return err
-	}
-	if err := each(len(corners), func(i int) error {
-		_, err := s.fit(sp, corners[i], estimator.Decide)
-		return err
-	}); err != nil {
-		return err
-	}
-	var probes []candidate
-	for _, c := range corners {
-		if f, err := s.fit(sp, c, estimator.Decide); err != nil || !f.Fits {
-			continue
-		}
-		for i, a := range sp.axes {
-			if a.class || c.picks[i] == 0 {
-				continue
-			}
-			c.picks[i] = 0
-			probes = append(probes, c)
-			c.picks[i] = int8(bySaving(a)[0])
-		}
-	}
-	return each(len(probes), func(i int) error {
-		_, err := s.fit(sp, probes[i], estimator.Decide)
-		return err
-	})
 }
 
 // staircase goes down a list of candidates, the fastest first, and takes those
