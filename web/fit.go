@@ -49,6 +49,7 @@ func allowances() []allowance {
 		{"precision", "Number formats", []string{"training.precision", "training.weights_dtype"}, true},
 		{"sharding", "Sharding", []string{"parallelism.sharding", "parallelism.fsdp", "parallelism.ddp"}, true},
 		{"allocator", "Allocator settings", []string{"runtime.allocator"}, true},
+		{"compilation", "Compilation", []string{"training.compile"}, false},
 		{"method", "Method: LoRA, quantised base", []string{"training.method", "training.quantization", "training.weights_dtype"}, false},
 	}
 }

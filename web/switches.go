@@ -71,6 +71,11 @@ func (s state) patched(patch []planner.Change) string {
 		for _, name := range spellings(c.Path) {
 			s.Values.Del(name)
 		}
+		for key := range s.Values { // what stands below goes with it
+			if strings.HasPrefix(key, c.Path+".") {
+				s.Values.Del(key)
+			}
+		}
 		if c.To != nil {
 			s.Values.Set(nameOf(c.Path), formText(c.To))
 		}

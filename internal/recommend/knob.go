@@ -25,6 +25,7 @@ const (
 	shardingPath     = "parallelism.sharding"
 	methodPath       = "training.method"
 	quantizationPath = "training.quantization"
+	fsdpPath         = "parallelism.fsdp"
 )
 
 // knobs lists every path that may change, in the order a patch names them.
@@ -34,6 +35,7 @@ func knobs() []knob {
 		{countPath, func(j *spec.Job) any { return j.Target.Count }, func(j *spec.Job, v any) { j.Target.Count = v.(int) }},
 		{dataPath, func(j *spec.Job) any { return j.Parallelism.Data }, func(j *spec.Job, v any) { j.Parallelism.Data = v.(int) }},
 		{shardingPath, func(j *spec.Job) any { return word(j.Parallelism.Sharding) }, func(j *spec.Job, v any) { j.Parallelism.Sharding = v.(string) }},
+		{fsdpPath, getFSDP, func(j *spec.Job, _ any) { j.Parallelism.FSDP = nil }}, // only to be left out
 		{"parallelism.fsdp.version", getFSDPVersion, setFSDPVersion},
 		{"parallelism.ddp.gradient_as_bucket_view", getBucketView, setBucketView},
 		{"parallelism.offload", func(j *spec.Job) any { return orEmpty(j.Parallelism.Offload) }, func(j *spec.Job, v any) { j.Parallelism.Offload = v.([]string) }},
@@ -50,6 +52,7 @@ func knobs() []knob {
 		{"training.attention", func(j *spec.Job) any { return j.Training.Attention.Kernel }, func(j *spec.Job, v any) { j.Training.Attention = spec.Attention{Kernel: v.(string)} }},
 		{"training.fused_kernels", func(j *spec.Job) any { return orEmpty(j.Training.FusedKernels) }, func(j *spec.Job, v any) { j.Training.FusedKernels = v.([]string) }},
 		{"training.loss", func(j *spec.Job) any { return cmpOr(j.Training.Loss.Kind, "default") }, func(j *spec.Job, v any) { j.Training.Loss = spec.Loss{Kind: v.(string)} }},
+		{"training.compile", func(j *spec.Job) any { return j.Training.Compile }, func(j *spec.Job, v any) { j.Training.Compile = v.(bool) }},
 		{"runtime.allocator.expandable_segments", func(j *spec.Job) any { return j.Runtime.Allocator.ExpandableSegments }, func(j *spec.Job, v any) { j.Runtime.Allocator.ExpandableSegments = v.(bool) }},
 		{microBatchPath, func(j *spec.Job) any { return j.Training.MicroBatchSize }, func(j *spec.Job, v any) { j.Training.MicroBatchSize = v.(int) }},
 		{accumulationPath, func(j *spec.Job) any { return max(1, j.Training.GradAccumSteps) }, func(j *spec.Job, v any) { j.Training.GradAccumSteps = v.(int) }},
@@ -100,6 +103,13 @@ func orEmpty(s []string) []string {
 		return []string{}
 	}
 	return s
+}
+
+func getFSDP(j *spec.Job) any {
+	if j.Parallelism.FSDP == nil {
+		return nil
+	}
+	return "set"
 }
 
 func getFSDPVersion(j *spec.Job) any {

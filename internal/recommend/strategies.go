@@ -173,6 +173,10 @@ func axes() []axis {
 				needs: func(s *situation) bool { return !s.full() && s.unquantized() }},
 		}},
 		{name: "sharding", class: true, choices: shardings()},
+		{name: "compilation", asked: true, choices: []choice{
+			{what: "Compile the model", cost: "the same result to rounding; minutes of compilation, and an estimate that is less certain", saves: apart,
+				patch: []setting{{"training.compile", true}}},
+		}},
 		{name: "allocator", choices: []choice{
 			{what: "Let segments grow (expandable_segments)", cost: "the same result; less fragmentation", saves: 1,
 				patch: []setting{{"runtime.allocator.expandable_segments", true}}},
@@ -187,18 +191,18 @@ func shardings() []choice {
 	}
 	return []choice{
 		{what: "Keep the model whole on every card (DDP)", cost: "every card holds all of it", saves: 0,
-			patch: []setting{{shardingPath, "ddp"}, {"parallelism.fsdp.version", nil}}, needs: (*situation).several},
+			patch: []setting{{shardingPath, "ddp"}, {fsdpPath, nil}}, needs: (*situation).several},
 		{what: "Let gradients lie in DDP's buckets", cost: "the same result", saves: 1,
-			patch: []setting{{shardingPath, "ddp"}, {"parallelism.ddp.gradient_as_bucket_view", true}}, needs: (*situation).several},
+			patch: []setting{{shardingPath, "ddp"}, {fsdpPath, nil}, {"parallelism.ddp.gradient_as_bucket_view", true}}, needs: (*situation).several},
 		{what: "Shard gradients and optimizer state (ZeRO-2)", cost: "needs DeepSpeed", saves: 2,
-			patch: []setting{{shardingPath, "zero2"}},
+			patch: []setting{{shardingPath, "zero2"}, {fsdpPath, nil}},
 			needs: func(s *situation) bool { return s.several() && s.trainer("hf", "deepspeed", "trl", "accelerate") }},
 		{what: "Shard all of the model with FSDP", cost: "gathers each layer for forward and backward", saves: 3,
 			patch: fsdp(1), needs: func(s *situation) bool { return s.several() && !s.trainer("plain") }},
 		{what: "Shard all of the model with FSDP 2", cost: "gathers each layer for forward and backward", saves: 3,
 			patch: fsdp(2), needs: func(s *situation) bool { return s.several() && s.trainer("plain") }},
 		{what: "Shard all of the model with ZeRO-3", cost: "needs DeepSpeed; gathers each layer for forward and backward", saves: 3,
-			patch: []setting{{shardingPath, "zero3"}},
+			patch: []setting{{shardingPath, "zero3"}, {fsdpPath, nil}},
 			needs: func(s *situation) bool { return s.several() && s.trainer("hf", "deepspeed", "trl", "accelerate") }},
 	}
 }
