@@ -103,6 +103,7 @@ type traffic struct {
 // record replays a plan and keeps everything. The tape has an OOM when the run
 // did not complete.
 func record(plan *step.Plan, cfg allocator.Config) (*tape, error) {
+	cfg.Settles = true // as the answer's replay
 	t := &tape{allocator: allocator.New(cfg)}
 	t.log = make([]moment, 0, countEvents(plan.Program))
 	err := t.program(t.allocator, plan.Program, &allocator.Watcher{Event: t.event, Mark: t.mark, Carry: t.carry, Segment: t.segment})

@@ -57,7 +57,7 @@ type use struct {
 
 // New returns an allocator that holds nothing.
 func New(c Config) *Allocator {
-	return &Allocator{limits: c.limits()}
+	return &Allocator{limits: c.limits(), settles: c.Settles}
 }
 
 // Reset returns the allocator to the state New gave it, for another

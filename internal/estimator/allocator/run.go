@@ -51,6 +51,10 @@ func (a *Allocator) runParts(ps []Part) error {
 	return nil
 }
 
+// unsettled is how many rounds of a part run before one may be found to have
+// settled: blocks of the first ones often find their last places a round later.
+const unsettled = 2
+
 // runPart runs a part with its repetitions, as few as are needed.
 func (a *Allocator) runPart(p *Part) error {
 	n := max(p.Repeat, 1)
@@ -75,7 +79,7 @@ func (a *Allocator) runPart(p *Part) error {
 		if err := a.carry(p, round); err != nil {
 			return err
 		}
-		if a.settles && a.traffic == traffic && a.highest() == peak {
+		if a.settles && round >= unsettled && a.traffic == traffic && a.highest() == peak {
 			break
 		}
 	}
