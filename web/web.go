@@ -74,6 +74,8 @@ func New(c Config) http.Handler {
 	r.Get("/plan/fixes", s.page(s.planFixes))
 	r.Get("/plan/fits", s.page(s.planFits))
 	r.Get("/fit", s.page(s.fit))
+	r.Get("/import", s.page(s.importForm))
+	r.Post("/import", s.page(s.importFile))
 	r.Get("/models", s.page(s.models))
 	r.Post("/estimates", s.page(s.save))
 	r.Get("/e/{id}", s.page(s.saved))

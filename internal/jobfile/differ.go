@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"reflect"
 	"slices"
+	"strconv"
 	"strings"
 
 	"memplan/internal/estimator/spec"
@@ -29,6 +30,22 @@ func differing(job, other spec.Job) []string {
 
 // Settings lists the paths of what a job says, sorted.
 func Settings(job spec.Job) []string { return sorted(settingsOf(job)) }
+
+// Value is what a job says at one of its Settings, in words.
+func Value(job spec.Job, path string) string {
+	v := settingsOf(job)[path]
+	if list, ok := v.([]any); ok {
+		words := make([]string, len(list))
+		for i, x := range list {
+			words[i] = textOf(x)
+		}
+		return strings.Join(words, ", ")
+	}
+	if n, ok := v.(float64); ok {
+		return strconv.FormatFloat(n, 'f', -1, 64)
+	}
+	return textOf(v)
+}
 
 // settingsOf flattens a job to the paths of the public format. The free
 // contents of a model's configuration are one value.

@@ -166,7 +166,7 @@ func TestAccessible(t *testing.T) {
 	require.NoError(t, saved.Body.Close())
 	targets := map[string]string{
 		"plan": "/plan?" + example, "exceeds": "/plan?" + strings.ReplaceAll(example, "mb=1", "mb=64"),
-		"wrong": "/plan?" + example + "&prec=bf17", "fits": "/plan/fits?" + example, "fixes": "/plan/fixes?" + example, "method": "/docs/method", "fit": "/fit?goal=fastest_step&" + example,
+		"wrong": "/plan?" + example + "&prec=bf17", "fits": "/plan/fits?" + example, "fixes": "/plan/fixes?" + example, "method": "/docs/method", "fit": "/fit?goal=fastest_step&" + example, "import": "/import",
 		"saved": saved.Request.URL.Path, "missing": "/nowhere",
 	}
 	for _, scheme := range []string{"light", "dark"} {
