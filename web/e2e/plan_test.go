@@ -168,6 +168,7 @@ func TestAccessible(t *testing.T) {
 		"plan": "/plan?" + example, "exceeds": "/plan?" + strings.ReplaceAll(example, "mb=1", "mb=64"),
 		"wrong": "/plan?" + example + "&prec=bf17", "fits": "/plan/fits?" + example, "fixes": "/plan/fixes?" + example, "method": "/docs/method", "fit": "/fit?goal=fastest_step&" + example, "import": "/import",
 		"saved": saved.Request.URL.Path, "missing": "/nowhere",
+		"devices": "/devices", "benchmark": "/benchmarks/" + webtest.BenchmarkID,
 	}
 	for _, scheme := range []string{"light", "dark"} {
 		b.Prefer("prefers-color-scheme", scheme)
