@@ -34,9 +34,20 @@ func likeSaved(m *Machine, n *Node, dOut []*Tensor) Grads {
 	return Grads{m.allocFormat(x.Shape, dOut[0].DType, x.prefersChannelsLast())}
 }
 
+// windowed is likeSaved for windows, whose kernels want the gradient they get
+// in the input's format: another, such as a part of a joint one, is copied.
+func windowed(m *Machine, n *Node, dOut []*Tensor) Grads {
+	in := likeSaved(m, n, dOut)
+	last := n.saved[0].prefersChannelsLast()
+	if g := dOut[0]; !last && !g.Contiguous() || last && !(g.dense() && g.prefersChannelsLast()) {
+		m.release(m.allocFormat(g.Shape, g.DType, last))
+	}
+	return in
+}
+
 var (
-	maxPoolRule         = &Rule{Name: "max_pool2d_with_indices", Source: "derivatives.yaml:max_pool2d_with_indices", Backward: likeSaved}
-	avgPoolRule         = &Rule{Name: "avg_pool2d", Source: "derivatives.yaml:avg_pool2d", Backward: likeSaved}
+	maxPoolRule         = &Rule{Name: "max_pool2d_with_indices", Source: "aten/src/ATen/native/cuda/DilatedMaxPool2d.cu", Backward: windowed}
+	avgPoolRule         = &Rule{Name: "avg_pool2d", Source: "aten/src/ATen/native/cuda/AveragePool2d.cu", Backward: windowed}
 	adaptiveAvgPoolRule = &Rule{Name: "_adaptive_avg_pool2d", Source: "derivatives.yaml:_adaptive_avg_pool2d", Backward: likeSaved}
 	asStridedRule       = &Rule{Name: "as_strided_", Source: "FunctionsManual.cpp:as_strided_backward", Backward: func(m *Machine, n *Node, dOut []*Tensor) Grads {
 		return Grads{m.alloc(n.attrs.Shape, dOut[0].DType)}
