@@ -23,11 +23,14 @@ type Sizes struct {
 	DecoderTokens int64 // labels of an encoder-decoder
 	Masked        bool  // an attention mask is passed
 	Continuous    graph.DType
-	Height, Width int64    // of an image
-	Channels      int64    // of an image, 0 is three
-	Frames        int64    // of a video
-	Latent        [3]int64 // channels, height, width of a latent image
-	TextTokens    int64    // of the text a latent image is conditioned on; 0 is the family's own
+	Height, Width int64 // of an image
+	Channels      int64 // of an image, 0 is three
+	Frames        int64 // of a video
+	// Latent is the shape of a latent image: channels, frames of a video, height,
+	// width. Empty is what a VAE makes of the image.
+	Latent        []int64
+	ImageIsLatent bool  // Height and Width are the latent image's
+	TextTokens    int64 // of the text a latent image is conditioned on; 0 is the family's own
 }
 
 // tokens are the ids and, if there is one, the mask.

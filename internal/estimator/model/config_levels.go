@@ -64,3 +64,18 @@ func (c *Config) Count(fallback int64, key string) int64 {
 	}
 	return c.IntOr(fallback, key)
 }
+
+// Indices returns a list of indices below n, which may be empty or missing.
+func (c *Config) Indices(key string, n int64) []int64 {
+	values, _ := c.values[key].([]any)
+	all := make([]int64, 0, len(values))
+	for i, v := range values {
+		x, ok := v.(float64)
+		if !ok || x < 0 || x >= float64(n) || x != float64(int64(x)) {
+			c.fields.Add(fmt.Sprintf("model.config.%s[%d]", key, i), v, fmt.Sprintf("a whole number from 0 to %d", n-1), "")
+			continue
+		}
+		all = append(all, int64(x))
+	}
+	return all
+}

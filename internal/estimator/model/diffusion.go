@@ -8,7 +8,9 @@ import (
 // loop puts on them.
 
 // diffusionFamilies lists the architectures that are trained on latents.
-func diffusionFamilies() []Family { return []Family{ditFamily, unetConditionFamily, unetFamily} }
+func diffusionFamilies() []Family {
+	return []Family{ditFamily, pixartFamily, sd3Family, unetConditionFamily, unetFamily}
+}
 
 // Diffusers is the implementation diffusion models run in.
 const Diffusers = "diffusers"
@@ -23,9 +25,30 @@ const (
 	pooledText   = "pooled_projections"
 )
 
+// vaeScale is by how much an image's sides are longer than its latent's
+// (diffusers' AutoencoderKL with four levels).
+const vaeScale = 8
+
+// latentOf is what a network is told of the latents it works on: how many
+// channels they have, and their size where a job says nothing of it.
+type latentOf struct{ channels, rows, columns int64 }
+
+// shape is that of one latent image.
+func (l latentOf) shape(s Sizes) []int64 {
+	switch {
+	case len(s.Latent) > 0:
+		return s.Latent
+	case s.Height > 0 && s.ImageIsLatent:
+		return []int64{l.channels, s.Height, s.Width}
+	case s.Height > 0:
+		return []int64{l.channels, s.Height / vaeScale, s.Width / vaeScale}
+	}
+	return []int64{l.channels, l.rows, l.columns}
+}
+
 // latents are the noised images, or what they should become.
-func (s Sizes) latents(name string) Input {
-	return Input{name, s.Continuous, graph.D(s.Batch, s.Latent[0], s.Latent[1], s.Latent[2])}
+func (s Sizes) latents(name string, l latentOf) Input {
+	return Input{name, s.Continuous, graph.D(append([]int64{s.Batch}, l.shape(s)...)...)}
 }
 
 // text is what a text encoder made of the prompts.
@@ -39,8 +62,8 @@ func (s Sizes) text(fallback, width int64) Input {
 
 // denoised begins every batch of latents: what the result is compared with, and
 // a time for each sample.
-func (s Sizes) denoised(more ...Input) []Input {
-	return append([]Input{s.latents(target), {timestep, graph.I64, graph.D(s.Batch)}}, more...)
+func (s Sizes) denoised(l latentOf, more ...Input) []Input {
+	return append([]Input{s.latents(target, l), {timestep, graph.I64, graph.D(s.Batch)}}, more...)
 }
 
 // denoiser is a network that a plain loop trains with an fp32 mean squared

@@ -20,6 +20,18 @@ func TestDiffusionParameters(t *testing.T) {
 			"_class_name": "DiTTransformer2DModel", "num_attention_heads": 16.0, "attention_head_dim": 72.0, "in_channels": 4.0, "out_channels": 8.0,
 			"num_layers": 28.0, "sample_size": 32.0, "patch_size": 2.0, "num_embeds_ada_norm": 1000.0,
 		}, 749826464},
+		{"PixArt-XL/2 512", map[string]any{
+			"_class_name": "PixArtTransformer2DModel", "num_attention_heads": 16.0, "attention_head_dim": 72.0, "in_channels": 4.0, "out_channels": 8.0,
+			"num_layers": 28.0, "sample_size": 64.0, "patch_size": 2.0, "cross_attention_dim": 1152.0, "caption_channels": 4096.0,
+		}, 610856096},
+		{"Stable Diffusion 3 medium", map[string]any{
+			"_class_name": "SD3Transformer2DModel", "num_layers": 24.0, "attention_head_dim": 64.0, "num_attention_heads": 24.0, "caption_projection_dim": 1536.0,
+			"pos_embed_max_size": 192.0,
+		}, 2028328000},
+		{"a small Stable Diffusion 3.5, with dual attention and norms of queries and keys", map[string]any{
+			"_class_name": "SD3Transformer2DModel", "num_layers": 9.0, "attention_head_dim": 16.0, "num_attention_heads": 4.0, "caption_projection_dim": 64.0,
+			"joint_attention_dim": 96.0, "pooled_projection_dim": 80.0, "pos_embed_max_size": 24.0, "dual_attention_layers": []any{0.0, 1.0}, "qk_norm": "rms_norm",
+		}, 1402176},
 		{"Stable Diffusion 2.1", map[string]any{
 			"_class_name": "UNet2DConditionModel", "in_channels": 4.0, "out_channels": 4.0, "attention_head_dim": []any{5.0, 10.0, 20.0, 20.0},
 			"block_out_channels": []any{320.0, 640.0, 1280.0, 1280.0}, "cross_attention_dim": 1024.0, "use_linear_projection": true,

@@ -25,16 +25,24 @@ type ditConfig struct {
 }
 
 func readDiT(c *Config, b Build) ditConfig {
+	g := readDiffusionTransformer(c, b, 32)
+	g.classes = c.IntOr(1000, "num_embeds_ada_norm")
+	c.OneOf("norm_type", "ada_norm_zero")
+	return g
+}
+
+// readDiffusionTransformer reads what the configs of transformers over patches
+// share; size is a latent's where it says nothing.
+func readDiffusionTransformer(c *Config, b Build, size int64) ditConfig {
 	g := ditConfig{
 		heads: c.IntOr(16, "num_attention_heads"), headDim: c.IntOr(72, "attention_head_dim"), in: c.IntOr(4, "in_channels"),
-		layers: c.IntOr(28, "num_layers"), patch: c.IntOr(2, "patch_size"), classes: c.IntOr(1000, "num_embeds_ada_norm"),
+		layers: c.IntOr(28, "num_layers"), patch: c.IntOr(2, "patch_size"),
 		bias: c.Bool(true, "attention_bias"), dropout: c.Float(0, "dropout"), backend: b.Attention.Backend,
 	}
 	g.out = c.IntOr(g.in, "out_channels")
 	g.width = g.heads * g.headDim
-	g.grid = c.IntOr(32, "sample_size") / g.patch
+	g.grid = c.IntOr(size, "sample_size") / g.patch
 	g.act = c.OneOf("activation_fn", "gelu-approximate", "gelu", "geglu")
-	c.OneOf("norm_type", "ada_norm_zero")
 	c.Refuses("norm_elementwise_affine", "upcast_attention")
 	return g
 }
@@ -74,7 +82,8 @@ func newDiT(c Config, b Build) (*Network, error) {
 	})
 	net.Blocks = blocks
 	net.Inputs = func(s Sizes) []Input {
-		return s.denoised(s.latents(hiddenStates), Input{classLabels, graph.I64, graph.D(s.Batch)})
+		l := latentOf{g.in, g.grid * g.patch, g.grid * g.patch}
+		return s.denoised(l, s.latents(hiddenStates, l), Input{classLabels, graph.I64, graph.D(s.Batch)})
 	}
 	return net, nil
 }
@@ -114,6 +123,9 @@ func ditBlock(g ditConfig, d graph.DType, ctx *ditContext) *graph.Module {
 	return m
 }
 
+// adaptiveRows are the names of the rows a time is projected to for a block.
+var adaptiveRows = [...]string{"shift_msa", "scale_msa", "gate_msa", "shift_mlp", "scale_mlp", "gate_mlp"}
+
 // adaLayerNormZero is AdaLayerNormZero: a norm whose shift and scale, and four
 // more rows for the block, are made of time and class.
 func adaLayerNormZero(d graph.DType, g ditConfig, ctx *ditContext) *graph.Module {
@@ -129,7 +141,7 @@ func adaLayerNormZero(d graph.DType, g ditConfig, ctx *ditContext) *graph.Module
 		rows := f.Let("emb", f.Call1(emb, in[1], in[2], in[0]))
 		rows = f.Let("emb", f.Call1(project, f.Call1(act, rows)))
 		c := f.Split(rows, 6, 1)
-		for i, name := range []string{"shift_msa", "scale_msa", "gate_msa", "shift_mlp", "scale_mlp", "gate_mlp"} {
+		for i, name := range adaptiveRows {
 			f.Let(name, c[i])
 		}
 		normed := f.Call1(norm, in[0])

@@ -50,7 +50,7 @@ func newUNet2D(c Config, b Build) (*Network, error) {
 	}
 	net := denoiser(m, func(f *graph.Frame, b Batch) *graph.Tensor { return f.Call1(m, b.Tensor(sample), b.Tensor(timestep)) })
 	net.Blocks = levels.checkpointed()
-	net.Inputs = func(s Sizes) []Input { return s.denoised(s.latents(sample)) }
+	net.Inputs = func(s Sizes) []Input { return s.denoised(g.latent(), s.latents(sample, g.latent())) }
 	return net, nil
 }
 

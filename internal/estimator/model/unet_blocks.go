@@ -22,7 +22,11 @@ type unetConfig struct {
 	backend                       string
 	addIn, addTime                int64 // SDXL's further conditions; 0 is none
 	headDim                       int64 // of an image's attention without text; 0 is one head
+	size                          int64 // of a latent, where a job does not say
 }
+
+// latent is what the network is trained on.
+func (g unetConfig) latent() latentOf { return latentOf{g.in, g.size, g.size} }
 
 // time is the width of the time's embedding.
 func (g unetConfig) time() int64 { return 4 * g.channels[0] }

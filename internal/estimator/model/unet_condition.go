@@ -23,6 +23,7 @@ func readUNet(c *Config, b Build) unetConfig {
 		d: b.DType, in: c.Int("in_channels"), out: c.Int("out_channels"), layers: c.IntOr(2, "layers_per_block"),
 		groups: c.IntOr(32, "norm_num_groups"), channels: c.Ints("block_out_channels"), down: c.Words("down_block_types"),
 		up: c.Words("up_block_types"), padding: c.Count(1, "downsample_padding"), dropout: c.Float(0, "dropout"), backend: b.Attention.Backend,
+		size: c.IntOr(64, "sample_size"),
 	}
 	c.OneOf("act_fn", "silu", "swish")
 	c.OneOf("time_embedding_type", "positional")
@@ -105,7 +106,7 @@ func newUNetCondition(c Config, b Build) (*Network, error) {
 	})
 	net.Blocks = levels.checkpointed()
 	net.Inputs = func(s Sizes) []Input {
-		in := s.denoised(s.latents(sample), s.text(77, g.text))
+		in := s.denoised(g.latent(), s.latents(sample, g.latent()), s.text(77, g.text))
 		if g.addIn > 0 {
 			in = append(in, Input{textEmbeds, s.Continuous, graph.D(s.Batch, sdxlPooled)}, Input{timeIDs, s.Continuous, graph.D(s.Batch, sdxlSizes)})
 		}

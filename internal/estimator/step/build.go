@@ -75,6 +75,9 @@ func requireInputGrads(r *Run) {
 		return
 	}
 	for _, embeddings := range append([]*graph.Module{r.Net.Embeddings}, r.Net.MoreEmbeddings...) {
+		if embeddings == nil { // diffusers has no such function
+			continue
+		}
 		forward := embeddings.Forward
 		embeddings.Forward = func(f *graph.Frame, in ...*graph.Tensor) []*graph.Tensor {
 			out := forward(f, in...)

@@ -152,8 +152,9 @@ func (r *Run) inputsOf(batch int) []model.Input {
 	s.Height, s.Width = image[0], image[1]
 	s.Channels, s.Frames = int64(t.Channels), int64(t.NumFrames)
 	s.TextTokens = int64(t.TextTokens)
-	for i, n := range t.LatentShape[:min(len(t.LatentShape), len(s.Latent))] {
-		s.Latent[i] = int64(n)
+	s.ImageIsLatent = t.ImageIsLatent
+	for _, n := range t.LatentShape {
+		s.Latent = append(s.Latent, int64(n))
 	}
 	if t.Precision.Mixed() != "" {
 		s.Continuous = graph.F32 // autocast takes it from there
