@@ -63,6 +63,17 @@ probes-cpu: ## the probes of single operations on a Python with PyTorch, without
 e2e: ## the tests that drive a browser
 	$(GO) test -count=1 $(TESTFLAGS) ./web/e2e/...
 
+graphs: ## the graphs that tests read, of a Python with PyTorch and torchvision: make graphs PYTHON=python3
+	@cd internal/estimator/testdata/graphs && export PYTHONPATH=../../../../clients/python:. && \
+	if ! $(PYTHON) -B -c "import torch, torchvision" 2>/dev/null; then \
+	  echo "graphs: skipped, for want of PyTorch and torchvision; run: make graphs PYTHON=python3, of an environment with them"; \
+	else \
+	  for m in MLP:2x64 ConvNet:2x3x64x64 Transformer:2x64:int64 Odd:2x64 resnet18:2x3x224x224; do \
+	    name=$${m%%:*}; out=$$(echo $$name | tr A-Z a-z).json; \
+	    $(PYTHON) -B -m memplan_export modules:$$name --input $${m#*:} -o $$out || exit 1; \
+	  done; \
+	fi
+
 lint: ## formatting and linters; fetches them the first time
 	@test -z "$$($(GO) tool -modfile=tools/go.mod gofumpt -l $$(git ls-files '*.go' | grep -v _templ.go) | tee /dev/stderr)"
 	$(GO) run $(GOLANGCI) run ./...

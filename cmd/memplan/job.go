@@ -15,9 +15,10 @@ import (
 
 // jobInput is what every command that takes a job has in common.
 type jobInput struct {
-	File string   `arg:"" help:"The job, in YAML or JSON; - reads standard input."`
-	From string   `placeholder:"FORMAT" help:"The file is another tool's, as memplan import reads them; auto finds out whose."`
-	Set  []string `sep:"none" placeholder:"KEY=VALUE" help:"Set a key of the job over what the file says, as in --set training.micro_batch_size=8. Repeat for several."`
+	File  string   `arg:"" help:"The job, in YAML or JSON; - reads standard input."`
+	From  string   `placeholder:"FORMAT" help:"The file is another tool's, as memplan import reads them; auto finds out whose."`
+	Graph string   `placeholder:"FILE" help:"The model is the graph in this file, as clients/python/memplan_export.py writes it of any torch.nn.Module."`
+	Set   []string `sep:"none" placeholder:"KEY=VALUE" help:"Set a key of the job over what the file says, as in --set training.micro_batch_size=8. Repeat for several."`
 }
 
 // job reads the job and sets what the command line sets. Its error tells every
@@ -33,6 +34,9 @@ func (in jobInput) decode(s *session) (spec.Job, error) {
 		return spec.Job{}, err
 	}
 	job, err := in.parse(text, s.stderr)
+	if err == nil && in.Graph != "" {
+		err = in.useGraph(&job)
+	}
 	if err != nil || len(in.Set) == 0 {
 		return job, err
 	}
@@ -65,6 +69,20 @@ func (in jobInput) text(stdin io.Reader) ([]byte, error) {
 		return nil, &fault.Error{Kind: fault.Invalid, Op: "read the job", Err: err}
 	}
 	return text, nil
+}
+
+// useGraph makes the graph in a file the job's model, in the place of what the
+// job says.
+func (in jobInput) useGraph(job *spec.Job) error {
+	text, err := os.ReadFile(in.Graph)
+	if err != nil {
+		return &fault.Error{Kind: fault.Invalid, Op: "read the graph", Err: err}
+	}
+	job.Model = spec.Model{Implementation: job.Model.Implementation}
+	if err := json.Unmarshal(text, &job.Model.Graph); err != nil || len(job.Model.Graph) == 0 {
+		return fault.Fields{{Path: "--graph", Got: in.Graph, Want: "the JSON file that memplan_export.py wrote"}}
+	}
+	return nil
 }
 
 // override sets keys of a job and reads it anew, in the notation of URLs: dotted

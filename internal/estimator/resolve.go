@@ -78,6 +78,9 @@ func (r *resolver) runtime() {
 	if f := model.OfSizes(j.Model.Architecture); f != nil {
 		fill(r, &j.Model.Implementation, "model.implementation", f.Implementation, false, "the library that builds networks of these parts")
 	}
+	if model.IsGraph(j.Model) {
+		fill(r, &j.Model.Implementation, "model.implementation", model.Plain, false, "a module of one's own")
+	}
 	fill(r, &j.Model.Implementation, "model.implementation", "hf", false, "the most used code for these models")
 	fill(r, &j.Runtime.Framework, "runtime.framework", "pytorch", false, "the default")
 	if i := j.Model.Implementation; i == model.MMSegmentation || i == model.MMAction {
@@ -210,6 +213,9 @@ func (r *resolver) batch() {
 	switch r.job.Model.Implementation {
 	case model.Timm, model.Torchvision, model.MMSegmentation, model.MMAction:
 		r.images()
+	}
+	if model.IsGraph(r.job.Model) { // which has the sizes of its inputs
+		t.SequenceLength = max(t.SequenceLength, 1)
 	}
 	if l := t.SequenceLengths; l != nil && l.Longest > 0 {
 		fill(r, &t.SequenceLength, "training.sequence_length", l.Longest, true, "the longest sample")

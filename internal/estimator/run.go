@@ -63,7 +63,7 @@ func (e *Estimate) conclude(plan *step.Plan, device spec.Device, co spec.Coeffic
 		}
 	}
 	for _, d := range plan.Doubts {
-		e.warn(d.Code, d.Text, 0, d.Path)
+		e.warn(d.Code, d.Text, d.Bytes, d.Path)
 		co.EngineError = max(co.EngineError, d.Error)
 	}
 	e.HostMemory = units.Bytes(plan.Host)

@@ -37,8 +37,6 @@ func (p *Planner) resolveModel(ctx context.Context, r *prepared) error {
 		return p.resolveCount(r)
 	case len(m.Architecture) > 0:
 		return resolveArchitecture(r)
-	case len(m.Graph) > 0:
-		return fault.Fields{{Path: "model.graph", Got: "a graph", Want: "an id, a config or sizes: exported graphs are not modelled"}}
 	}
 	return nil
 }

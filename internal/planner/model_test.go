@@ -80,10 +80,12 @@ func TestModelByItsSizes(t *testing.T) {
 	}
 }
 
-func TestAGraphIsRefusedByName(t *testing.T) {
-	p, _ := newPlanner(t, planner.Config{})
-	_, err := p.Estimate(t.Context(), spec.Job{Model: spec.Model{Graph: map[string]any{"name": "mine"}}})
-	require.Equal(t, "model.graph", fault.FieldsOf(err)[0].Path)
+func TestAGraphGoesToTheEngineAsItIs(t *testing.T) {
+	g := map[string]any{"format": "memplan-graph", "version": 1.0}
+	p, e := newPlanner(t, planner.Config{})
+	_, err := p.Estimate(t.Context(), spec.Job{Model: spec.Model{Graph: g}})
+	require.NoError(t, err)
+	require.Equal(t, spec.Model{Graph: g}, e.calls[0].job.Model)
 }
 
 func TestModelIsNamedOnce(t *testing.T) {

@@ -106,10 +106,11 @@ func (m *Machine) evaluate(n *Node, queue *ready) {
 	}
 	switch {
 	case !defined:
+		many = make([]*Tensor, len(n.many))
 	case n.apply != nil:
 		out = n.apply(n, dOut)
 	case n.many != nil:
-		many = catBackward(m, n, dOut[0])
+		many = n.rule.Many(m, n, dOut)
 	default:
 		out = n.rule.Backward(m, n, dOut)
 	}
@@ -119,7 +120,9 @@ func (m *Machine) evaluate(n *Node, queue *ready) {
 	}
 	n.eachEdge(func(i int, e *edge) {
 		if n.many != nil {
-			many[i] = m.fit(many[i], e.meta)
+			if many[i] != nil {
+				many[i] = m.fit(many[i], e.meta)
+			}
 		} else if out[i] != nil {
 			out[i] = m.fit(out[i], e.meta)
 			if e.node == nil && (n.rule != linearRule || e.meta.Shape.N == 1) { // the transpose of whose weight is a node of its own, which comes later

@@ -13,6 +13,8 @@ type Rule struct {
 	// hands over; a gradient passed through unchanged is returned by
 	// m.alias. A nil gradient is torch's undefined tensor.
 	Backward func(m *Machine, n *Node, dOut []*Tensor) Grads
+	// Many is the Backward of an op of any number of inputs.
+	Many func(m *Machine, n *Node, dOut []*Tensor) []*Tensor
 }
 
 var noRule = &Rule{Name: ""}
@@ -126,11 +128,17 @@ func (m *Machine) record(r *Rule, in ...*Tensor) *Node {
 		}
 		return n
 	}
+	n.takeMany(in)
+	return n
+}
+
+// takeMany makes in the inputs of a node of any number of them.
+func (n *Node) takeMany(in []*Tensor) {
+	n.in = [maxInputs]edge{}
 	n.many = make([]edge, len(in))
 	for i, t := range in {
 		n.many[i] = edgeTo(t)
 	}
-	return n
 }
 
 // save keeps tensors for n's backward: a torch.autograd.SavedVariable each.

@@ -29,24 +29,7 @@ func (f *Frame) MeanLast(x *Tensor) *Tensor { return f.Mean(x, true, -1) }
 // gradient is spread over a fresh tensor.
 func (f *Frame) Mean(x *Tensor, keep bool, dims ...int) *Tensor {
 	n := f.record(meanRule, x)
-	var kept [MaxDims]bool
-	for i := range int(x.Shape.N) {
-		kept[i] = true
-	}
-	for _, d := range dims {
-		kept[x.Shape.index(d)] = false
-	}
-	shape := Dims{}
-	for i, k := range kept[:x.Shape.N] {
-		switch {
-		case k:
-			shape.D[shape.N] = x.Shape.D[i]
-			shape.N++
-		case keep:
-			shape.D[shape.N] = 1
-			shape.N++
-		}
-	}
+	shape, kept := x.Shape.reduced(keep, dims)
 	if n != nil {
 		n.attrs.Shape = x.Shape
 	}

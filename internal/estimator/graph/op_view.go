@@ -275,15 +275,14 @@ func (f *Frame) Detach(t *Tensor) *Tensor {
 	return f.produce(v)
 }
 
-var catRule = &Rule{Name: "cat", Source: "FunctionsManual.cpp:cat_tensors_backward"}
+var catRule = &Rule{Name: "cat", Source: "FunctionsManual.cpp:cat_tensors_backward", Many: catBackward}
 
 // Cat is torch.cat: always a fresh tensor, contiguous unless every input has
 // its channels last.
 func (f *Frame) Cat(dim int, ts ...*Tensor) *Tensor {
 	n := f.record(catRule, ts...)
 	if n != nil && n.many == nil {
-		n.many = append([]edge(nil), n.in[:len(ts)]...)
-		n.in = [maxInputs]edge{}
+		n.takeMany(ts)
 	}
 	shape, d := ts[0].Shape, ts[0].DType
 	at := shape.index(dim)
@@ -298,7 +297,8 @@ func (f *Frame) Cat(dim int, ts ...*Tensor) *Tensor {
 }
 
 // catBackward hands each input its part of the gradient: a view of it.
-func catBackward(m *Machine, n *Node, g *Tensor) []*Tensor {
+func catBackward(m *Machine, n *Node, dOut []*Tensor) []*Tensor {
+	g := dOut[0]
 	out := make([]*Tensor, len(n.many))
 	for i, e := range n.many {
 		if e.wants() {

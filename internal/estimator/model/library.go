@@ -16,6 +16,9 @@ const (
 	Torchvision = "torchvision"
 )
 
+// Plain is a module of one's own, which comes as a graph.
+const Plain = "plain"
+
 // Libraries that build networks from their parts, whose sizes
 // model.architecture gives.
 const (
@@ -32,11 +35,14 @@ func Library(id string) (library, name string, ok bool) {
 	return library, name, true
 }
 
-// For returns the family of a job's model and the config its builder reads: by
-// the family of explicit sizes, by model_type, or for a library's model by its architecture's name, which timm's
+// For returns the family of a job's model and the config its builder reads: its
+// graph, or by the family of explicit sizes, by model_type, or for a library's model by its architecture's name, which timm's
 // own config.json has under "architecture". It fails with fault.Fields that
 // name the nearest.
 func For(m spec.Model) (*Family, *Config, error) {
+	if IsGraph(m) {
+		return &tracedFamily, Read(m.Graph), nil
+	}
 	if f := OfSizes(m.Architecture); f != nil {
 		return f, readSizes(m.Architecture), nil
 	}

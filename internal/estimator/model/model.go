@@ -125,6 +125,11 @@ type Network struct {
 	Embeddings *graph.Module
 	// Mixture says how tokens go to experts; nil where there are none.
 	Mixture *Mixture
+	// Unruled lists the operations that no rule is known for, for a batch; nil
+	// where there are none.
+	Unruled func(batch int64) []Unruled
+	// AssumedLoss is the loss put on the result of a graph that names none.
+	AssumedLoss string
 	// MoreEmbeddings are further modules that look up input ids.
 	MoreEmbeddings []*graph.Module
 }

@@ -38,7 +38,10 @@ func beyond(j *spec.Job) fault.Fields {
 	}
 	oneOf("runtime.framework", j.Runtime.Framework, "pytorch")
 	oneOf("runtime.allocator.backend", j.Runtime.Allocator.Backend, "native")
-	oneOf("model.implementation", j.Model.Implementation, "hf", model.Timm, model.Torchvision, model.Diffusers, model.MMSegmentation, model.MMAction, model.LitGPT)
+	oneOf("model.implementation", j.Model.Implementation, "hf", model.Timm, model.Torchvision, model.Diffusers, model.MMSegmentation, model.MMAction, model.LitGPT, model.Plain)
+	if m := &j.Model; m.Implementation == model.Plain && (m.ID != "" || len(m.Config)+len(m.Architecture) > 0) {
+		f.Add("model.implementation", model.Plain, "a library's, or the module's own graph as model.graph", "hf")
+	}
 	oneOf("training.method", t.Method, "full", "lora", "dora")
 	oneOf("training.precision", string(t.Precision), "fp32", "tf32", "bf16", "fp16", "bf16-mixed", "fp16-mixed")
 	oneOf("training.weights_dtype", string(t.WeightsDType), "fp32", "bf16", "fp16")

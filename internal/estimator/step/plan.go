@@ -6,6 +6,7 @@ import (
 	"memplan/internal/estimator/model"
 	"memplan/internal/estimator/spec"
 	"memplan/internal/fault"
+	"memplan/internal/units"
 )
 
 // Phase is a stretch of the run that has a peak of its own.
@@ -76,6 +77,7 @@ type Plan struct {
 // that may be off.
 type Doubt struct {
 	Code, Path, Text string
+	Bytes            units.Bytes // at stake, 0 where it is not known
 	// Error is the least relative error of the engine that the doubt leaves, 0 for
 	// none of note.
 	Error float64
@@ -109,7 +111,10 @@ func CompileEveryLayer(job spec.Job, device graph.Device) (*Plan, error) {
 	return compile(nil, job, device, true, nil)
 }
 
-func compile(memory *graph.Memory, job spec.Job, device graph.Device, everyLayer bool, goOn func(first allocator.Program) bool) (*Plan, error) {
+func compile(memory *graph.Memory, job spec.Job, device graph.Device, everyLayer bool, goOn func(first allocator.Program) bool) (plan *Plan, err error) {
+	if model.IsGraph(job.Model) {
+		defer refuseGraph(&err)
+	}
 	r, err := newRun(memory, job, device)
 	if err != nil {
 		return nil, err
@@ -128,6 +133,7 @@ func compile(memory *graph.Memory, job spec.Job, device graph.Device, everyLayer
 	}
 	r.steady()
 	r.afterSteps()
+	r.doubtGraph()
 	r.M.Close()
 	return &Plan{
 		Program: r.program, Machine: r.M, Network: r.Net, Total: r.total, Trainable: r.trainable, PerRank: r.perRank(),
