@@ -242,7 +242,7 @@ func (m *Machine) accumulate(l *Leaf) {
 	switch {
 	case l.Grad != nil:
 		m.touches(int64(2*l.Grad.Bytes() + g.Bytes()))
-	case m.storages[g.storage].refs == 1 && sameLayout(g, l.Tensor):
+	case (m.storages[g.storage].refs == 1 || g.part) && sameLayout(g, l.Tensor):
 		l.Grad, taken = g, true
 	default:
 		l.Grad = m.allocLike(l.Tensor, g.DType)

@@ -254,6 +254,7 @@ func (m *Machine) Describe(id int32) string {
 // own: what returning a named tensor, or passing a gradient on, amounts to.
 func (m *Machine) alias(t *Tensor) *Tensor {
 	r := m.newTensor()
+	t.part = false
 	*r = *t
 	r.temp = false
 	m.retain(t)

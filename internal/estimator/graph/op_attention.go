@@ -61,7 +61,9 @@ func (f *Frame) additiveMask(mask *Tensor, d DType) *Tensor {
 	return f.Choose(mask, d)
 }
 
-var maskPadRule = &Rule{Name: "pad_bias", Source: "aten/src/ATen/native/transformers/attention.cpp:preprocess_mask"}
+var maskPadRule = &Rule{Name: "pad_bias", Source: "aten/src/ATen/native/transformers/attention.cpp:preprocess_mask", Backward: func(m *Machine, n *Node, dOut []*Tensor) Grads {
+	return Grads{m.alloc(n.in[0].meta.Shape, dOut[0].DType)} // constant_pad_nd by as much less
+}}
 
 // alignMask is preprocess_mask: a mask whose rows do not start at multiples of
 // 8 elements is padded to such rows; then it is expanded to all heads.
@@ -72,12 +74,12 @@ func (f *Frame) alignMask(mask, q, k *Tensor) *Tensor {
 		aligned = aligned && mask.Stride.D[i]%alignment == 0
 	}
 	if !aligned {
-		f.rule = maskPadRule
 		columns := mask.Shape.At(-1)
+		n := f.record(maskPadRule, mask)
 		padded := f.alloc(mask.Shape.With(-1, columns+alignment-columns%alignment), mask.DType)
-		padded.Shape = mask.Shape
+		f.output(n, padded, 0)
 		f.consume(mask)
-		mask = f.produce(padded)
+		mask = f.Slice(f.produce(padded), -1, 0, columns)
 	}
 	return f.Expand(mask, q.Shape.D[0], q.Shape.D[1], q.Shape.D[2], k.Shape.D[2])
 }

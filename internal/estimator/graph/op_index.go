@@ -107,7 +107,7 @@ func (f *Frame) Pick(t *Tensor, dim int) *Tensor {
 
 var indexRowsRule = &Rule{Name: "index", Source: "FunctionsManual.cpp:index_backward; aten/src/ATen/native/cuda/Indexing.cu:index_put_with_sort_kernel", Backward: func(m *Machine, n *Node, dOut []*Tensor) Grads {
 	g := m.alloc(n.attrs.Shape, dOut[0].DType)
-	m.putSorted(n.saved[0].Numel(), n.attrs.Shape.D[0])
+	m.putSorted(dOut[0], n.saved[0].Numel(), n.attrs.Shape.D[0])
 	return Grads{g}
 }}
 
@@ -135,12 +135,16 @@ func (f *Frame) IndexRows(x, indices *Tensor) *Tensor {
 const oneTileSort = 2304
 
 // putSorted is the memory of adding rows by sorted indices: what wraps them,
-// their place in the table, and the sort.
-func (m *Machine) putSorted(count, rows int64) {
+// their place in the table, the rows in order where they are not, and the sort.
+func (m *Machine) putSorted(values *Tensor, count, rows int64) {
 	long := func() *Tensor { return m.alloc(D(count), I64) }
 	wrapped := long()
 	linear := long()
 	m.release(wrapped)
+	if !values.Contiguous() {
+		ordered := m.alloc(values.Shape, values.DType)
+		defer m.release(ordered)
+	}
 	sorted, original, positions := long(), long(), long()
 	bytes := int64(1)
 	if count > oneTileSort {

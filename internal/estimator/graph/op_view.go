@@ -303,7 +303,7 @@ func catBackward(m *Machine, n *Node, dOut []*Tensor) []*Tensor {
 	for i, e := range n.many {
 		if e.wants() {
 			v := m.alias(g)
-			v.Shape, v.view = e.meta.Shape, true
+			v.Shape, v.view, v.part = e.meta.Shape, true, true
 			out[i] = v
 		}
 	}

@@ -109,6 +109,7 @@ type Tensor struct {
 	nr      int16 // which output of node this is
 	temp    bool  // its one reference belongs to the expression being evaluated
 	view    bool  // made by a view function, so a second tensor shares the storage
+	part    bool  // a view that nobody else holds, though others hold its storage
 	leaf    *Leaf // gradient accumulator, for a leaf that needs one
 }
 

@@ -16,7 +16,7 @@ import (
 func imageFamilies() []Family {
 	return []Family{
 		resnetFamily, mobilenetV3Family, vggFamily, densenetFamily, efficientnetFamily, regnetFamily, shufflenetFamily, segmentorFamily,
-		timmResNetFamily, timmViTFamily, timmEfficientNetFamily, timmConvNeXtFamily, timmSwinFamily, timmVGGFamily, timmInceptionFamily, timmResNeStFamily, timmHRNetFamily, torchvisionViTFamily, vitFamily, dinov2Family, mmsegFamily,
+		timmResNetFamily, timmViTFamily, timmEfficientNetFamily, timmConvNeXtFamily, timmSwinFamily, timmVGGFamily, timmInceptionFamily, timmResNeStFamily, timmHRNetFamily, timmBeitFamily, torchvisionViTFamily, vitFamily, dinov2Family, mmsegFamily,
 		frame2dFamily, resnet3dFamily, slowfastFamily, c3dFamily,
 	}
 }
