@@ -55,10 +55,11 @@ type Config struct {
 	// that of the oldest segment, and the lowest address within.
 	TiesByAddress bool
 
-	// Settles ends the repetitions of a part once one, after the first two,
-	// asked nothing of the driver and raised no peak: the cache has settled, and
-	// what later ones might still add is a few blocks handed out whole. Without
-	// it they end only when the state itself is one seen before.
+	// Settles ends the repetitions of a part within another, the micro batches
+	// of a step, once one, after the first ones, asked nothing of the driver and
+	// raised no peak: the cache has settled, and what later ones might still add
+	// is a few blocks handed out whole. Without it, and for the outer parts
+	// always, they end only when the state itself is one seen before.
 	Settles bool
 
 	// EventLag is how many further allocations pass before the use of a

@@ -39,12 +39,12 @@ func (a *Allocator) Run(p Program, w *Watcher) error {
 	if w != nil {
 		a.watch = *w
 	}
-	return a.runParts(p)
+	return a.runParts(p, false)
 }
 
-func (a *Allocator) runParts(ps []Part) error {
+func (a *Allocator) runParts(ps []Part, inner bool) error {
 	for i := range ps {
-		if err := a.runPart(&ps[i]); err != nil {
+		if err := a.runPart(&ps[i], inner); err != nil {
 			return err
 		}
 	}
@@ -55,8 +55,9 @@ func (a *Allocator) runParts(ps []Part) error {
 // settled: blocks of the first ones often find their last places a round later.
 const unsettled = 2
 
-// runPart runs a part with its repetitions, as few as are needed.
-func (a *Allocator) runPart(p *Part) error {
+// runPart runs a part with its repetitions, as few as are needed. An inner part
+// is one of another.
+func (a *Allocator) runPart(p *Part, inner bool) error {
 	n := max(p.Repeat, 1)
 	var seen history
 	defer seen.close(a)
@@ -73,13 +74,13 @@ func (a *Allocator) runPart(p *Part) error {
 		if err := a.runEvents(p, round); err != nil {
 			return err
 		}
-		if err := a.runParts(p.Parts); err != nil {
+		if err := a.runParts(p.Parts, true); err != nil {
 			return err
 		}
 		if err := a.carry(p, round); err != nil {
 			return err
 		}
-		if a.settles && round >= unsettled && a.traffic == traffic && a.highest() == peak {
+		if inner && a.settles && round >= unsettled && a.traffic == traffic && a.highest() == peak {
 			break
 		}
 	}

@@ -312,7 +312,11 @@ func (m *Machine) Repeatable(parts ...allocator.Part) ([]allocator.Carry, bool) 
 		}
 		for _, c := range p.Carry { // what the part replaced goes by its old name again
 			delete(fresh, c.From)
-			delete(gone, c.To)
+			if gone[c.To] {
+				delete(gone, c.To)
+			} else { // it was made in an earlier part, and is again
+				fresh[c.To] = true
+			}
 		}
 	}
 	left, lost := slices.Sorted(maps.Keys(fresh)), slices.Sorted(maps.Keys(gone))

@@ -1,6 +1,8 @@
 package step_test
 
 import (
+	"cmp"
+	"slices"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -13,10 +15,10 @@ import (
 	"memplan/internal/estimator/step"
 )
 
-// TestCopiedLayersAreExact draws jobs and compares the program with copied
-// layers with the one in which every layer ran: event for event, up to the
-// names of storages.
-func TestCopiedLayersAreExact(t *testing.T) {
+// TestCopiesAreExact draws jobs and compares the program in which layers are
+// copied and micro batches and steps repeat with the one in which all of them
+// ran: event for event, up to the names of storages.
+func TestCopiesAreExact(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		job := drawJob(t)
 		job, _, err := estimator.Resolve(job)
@@ -30,6 +32,10 @@ func TestCopiedLayersAreExact(t *testing.T) {
 		require.NoError(t, err)
 		require.False(t, short.Machine.Inexact(), "the layers are alike")
 		sameProgram(t, whole, short)
+		steps := short.Program[len(short.Program)-1]
+		require.Equal(t, step.SteadyStep, step.Phase(steps.Label))
+		require.Equal(t, 3, steps.Repeat, "the first steady step stands for all")
+		require.LessOrEqual(t, len(steps.Parts), 3, "the micro batches after the first are written down once")
 	})
 }
 
@@ -62,37 +68,92 @@ func drawJob(t *rapid.T) spec.Job {
 	return job
 }
 
-// sameProgram compares two programs under the bijection of their storages that
-// the events themselves define.
+// sameProgram compares what two programs do from beginning to end. Consecutive
+// frees may come in another order, and a storage whose name is used again goes by
+// what made the last of them.
 func sameProgram(t *rapid.T, a, b *step.Plan) {
-	x, y := written(a.Program, nil), written(b.Program, nil)
+	x, y := played(a), played(b)
 	require.Equal(t, len(x), len(y), "events")
-	names := map[int32]int32{}
 	for i := range x {
-		e, f := x[i], y[i]
-		if e.Kind == allocator.Alloc {
-			names[e.Block] = f.Block
-			require.Equal(t, a.Machine.Describe(e.Block), b.Machine.Describe(f.Block), "what event %d is for", i)
+		if y[i].again {
+			x[i].what, x[i].again = y[i].what, true
 		}
-		if e.Kind != allocator.Mark {
-			if e.Kind != allocator.Free { // consecutive frees may come in another order
-				require.Equal(t, names[e.Block], f.Block, "event %d: %s of %s", i, e.Kind, a.Machine.Describe(e.Block))
-			}
-			e.Block, f.Block = 0, 0
+		if x[i].what != y[i].what || x[i].Event != y[i].Event {
+			require.Equal(t, x[i], y[i], "event %d", i)
 		}
-		require.Equal(t, e, f, "event %d", i)
 	}
-	for i := 0; i < len(x); {
-		want, got := map[int32]bool{}, map[int32]bool{}
-		for ; i < len(x) && x[i].Kind == allocator.Free; i++ {
-			want[names[x[i].Block]], got[y[i].Block] = true, true
+}
+
+// happening is an event that names its storage by how many were made before it.
+type happening struct {
+	allocator.Event
+	what  string // made it
+	again bool   // the program uses its name again
+}
+
+// played lists what a program does, repetitions written out.
+func played(plan *step.Plan) []happening {
+	p := player{plan: plan, names: map[int32]int32{}, again: map[int32]bool{}}
+	p.parts(plan.Program)
+	for i := range p.out {
+		p.out[i].again = p.again[p.blocks[i]]
+	}
+	byStorage := func(x, y happening) int { return cmp.Compare(x.Block, y.Block) }
+	for i := 0; i < len(p.out); i++ {
+		from := i
+		for i < len(p.out) && p.out[i].Kind == allocator.Free {
+			i++
 		}
-		require.Equal(t, want, got, "storages freed before event %d", i)
-		for ; i < len(x) && x[i].Kind != allocator.Free; i++ {
-			if x[i].Kind == allocator.Alloc {
-				names[x[i].Block] = y[i].Block
+		slices.SortFunc(p.out[from:i], byStorage)
+	}
+	return p.out
+}
+
+type player struct {
+	plan  *step.Plan
+	names map[int32]int32
+	again map[int32]bool
+	made  int32
+	out   []happening
+	// blocks are the storages' names in the program, by happening.
+	blocks []int32
+}
+
+func (p *player) parts(parts []allocator.Part) {
+	for _, part := range parts {
+		for range max(part.Repeat, 1) {
+			for _, e := range part.Events {
+				p.event(e)
 			}
+			p.parts(part.Parts)
+			p.carry(part.Carry)
 		}
+	}
+}
+
+func (p *player) event(e allocator.Event) {
+	h := happening{Event: e}
+	switch e.Kind {
+	case allocator.Mark:
+	case allocator.Alloc:
+		p.made++
+		p.names[e.Block] = p.made
+		h.what = p.plan.Machine.Describe(e.Block)
+		h.Block = p.made
+	default:
+		h.Block = p.names[e.Block]
+	}
+	p.out, p.blocks = append(p.out, h), append(p.blocks, e.Block)
+}
+
+func (p *player) carry(carry []allocator.Carry) {
+	names := make([]int32, len(carry))
+	for i, c := range carry {
+		names[i] = p.names[c.From]
+		delete(p.names, c.From)
+	}
+	for i, c := range carry {
+		p.names[c.To], p.again[c.To] = names[i], true
 	}
 }
 

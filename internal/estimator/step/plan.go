@@ -98,20 +98,30 @@ func CompileIn(memory *graph.Memory, job spec.Job, device graph.Device) (*Plan, 
 // step to goOn, and gives up where that is false: there is no plan then, and no
 // error. A nil goOn is always true.
 func CompileWhile(memory *graph.Memory, job spec.Job, device graph.Device, goOn func(first allocator.Program) bool) (*Plan, error) {
-	plan, err := compile(memory, job, device, false, goOn)
+	plan, err := compile(memory, job, device, fewLayers, goOn)
 	if err == nil && plan != nil && plan.Machine.Inexact() {
-		return compile(memory, job, device, true, goOn)
+		return compile(memory, job, device, everyLayer, goOn)
 	}
 	return plan, err
 }
 
-// CompileEveryLayer is Compile with every layer of the model run, where
-// Compile runs a few and copies the rest: the same program, more slowly.
+// CompileEveryLayer is Compile with every layer of the model, every micro batch
+// and every step run, where Compile runs a few and copies or repeats the rest:
+// the same program, more slowly.
 func CompileEveryLayer(job spec.Job, device graph.Device) (*Plan, error) {
-	return compile(nil, job, device, true, nil)
+	return compile(nil, job, device, everything, nil)
 }
 
-func compile(memory *graph.Memory, job spec.Job, device graph.Device, everyLayer bool, goOn func(first allocator.Program) bool) (plan *Plan, err error) {
+// extent is how much of what repeats is run.
+type extent uint8
+
+const (
+	fewLayers  extent = iota // of long rows
+	everyLayer               // once
+	everything               // as often as it is to run
+)
+
+func compile(memory *graph.Memory, job spec.Job, device graph.Device, runs extent, goOn func(first allocator.Program) bool) (plan *Plan, err error) {
 	if model.IsGraph(job.Model) {
 		defer refuseGraph(&err)
 	}
@@ -119,7 +129,8 @@ func compile(memory *graph.Memory, job spec.Job, device graph.Device, everyLayer
 	if err != nil {
 		return nil, err
 	}
-	if everyLayer || r.wantsEveryLayer() {
+	r.repeats = runs != everything
+	if runs != fewLayers || r.wantsEveryLayer() {
 		r.M.RunEveryLayer()
 	}
 	r.load()
@@ -196,6 +207,7 @@ type Run struct {
 	// lastMicro is set during the micro batch whose gradients are exchanged.
 	lastMicro bool
 	phase     Phase
+	repeats   bool // what is alike is written down once
 	total     int64
 	trainable int64
 	program   allocator.Program
@@ -320,31 +332,42 @@ func (r *Run) perRank() int64 {
 	return r.total
 }
 
-// step writes down one optimizer step. Micro batches between the first and the
-// last are alike and are written down once.
+// step writes down one optimizer step. Micro batches that do the same, those
+// after the first up to the last or the one before it, are written down once.
 func (r *Run) step(ph Phase) {
 	r.phase = ph
 	r.parts = nil
 	n := max(1, r.Job.Training.GradAccumSteps)
-	for i := 0; i < n; i++ {
+	for i := 0; i < n; {
 		r.lastMicro = i == n-1
 		r.trainer.micro(r, i, n)
-		middle := i > 0 && i < n-1
 		events := r.M.Events()
-		repeat := 1
-		if middle && n-1-i > 1 {
+		if alike := r.alike(i, n); alike > 1 {
 			if carry, ok := r.M.Repeatable(allocator.Part{Events: events}); ok {
-				repeat = n - 1 - i
-				r.add(events, repeat, carry)
-				i += repeat - 1
+				r.add(events, alike, carry)
+				i += alike
 				continue
 			}
 		}
-		r.add(events, repeat, nil)
+		r.add(events, 1, nil)
+		i++
 	}
 	r.trainer.finish(r)
 	r.add(r.M.Events(), 1, nil)
 	r.program = append(r.program, allocator.Part{Label: int32(ph), Parts: r.parts})
+}
+
+// alike is how many micro batches, from the i-th of n on, are to do what it
+// does: none knows that it is the last but for those who exchange gradients
+// then.
+func (r *Run) alike(i, n int) int {
+	switch {
+	case i == 0 || !r.repeats:
+		return 1
+	case r.ddp != nil || r.shards != nil || r.engine != nil:
+		return n - 1 - i
+	}
+	return n - i
 }
 
 // steady writes down steady steps until one leaves the state it began in; that
@@ -359,7 +382,7 @@ func (r *Run) steady() {
 	for left := steadySteps; left > 0; left-- {
 		r.step(SteadyStep)
 		last := &r.program[len(r.program)-1]
-		if r.engine != nil && !r.engine.zero.settled() {
+		if !r.repeats || r.engine != nil && !r.engine.zero.settled() {
 			continue
 		}
 		if carry, ok := r.M.Repeatable(last.Parts...); ok {

@@ -12,7 +12,6 @@ import (
 type hfLoop struct {
 	loss     func(h *hfLoop, r *Run) *graph.Tensor // compute_loss
 	batches  []model.Batch                         // of the step in hand, all on the card from its start
-	last     model.Batch                           // the loop variable still holds the last one of the step before
 	numItems *graph.Tensor                         // labels counted over the step's batches
 	lossStep *graph.Tensor                         // tr_loss_step
 	trLoss   *graph.Tensor
@@ -54,10 +53,6 @@ func (h *hfLoop) micro(r *Run, i, n int) {
 		r.engine.step(r)
 	}
 	h.track(r, loss)
-	if i == n-1 {
-		h.last = h.batches[i]
-		h.batches = h.batches[:i]
-	}
 }
 
 // collect is get_batch_samples: every micro batch of the step goes to the card
@@ -75,7 +70,6 @@ func (h *hfLoop) collect(r *Run, n int) {
 	for i := range h.batches {
 		h.batches[i].Release(r.Loop)
 	}
-	h.last.Release(r.Loop)
 	if h.numItems != nil {
 		r.M.Forget(h.numItems)
 	}
