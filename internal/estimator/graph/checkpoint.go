@@ -35,11 +35,15 @@ func (r *region) pack(m *Machine, n *Node, ts []*Tensor) {
 		if at == r.count { // past the end: nothing from here on really happens
 			return
 		}
-		if r.lost[at] {
+		switch {
+		case r.lost[at] && at == r.count-1: // the second run ends before its node is there
+			m.releaseAll(n.saved)
+			n.saved, t = nil, nil
+		case r.lost[at]:
 			m.retain(t)
 			n.saved = append(n.saved, t)
 			t = nil
-		} else {
+		default:
 			m.retain(t)
 			m.asActivation(t)
 		}

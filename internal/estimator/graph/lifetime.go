@@ -116,7 +116,36 @@ func (m *Machine) Discard(t *Tensor) {
 	}
 }
 
-func (m *Machine) discard(n *Node) {
+// DiscardBeside drops what leads to t, which nobody will use, and to live does
+// not. The caller drops t next.
+func (m *Machine) DiscardBeside(t, live *Tensor) {
+	if t.node == nil {
+		return
+	}
+	used := map[*Node]bool{}
+	var mark func(n *Node)
+	mark = func(n *Node) {
+		if n == nil || used[n] {
+			return
+		}
+		used[n] = true
+		n.eachEdge(func(_ int, e *edge) { mark(e.node) })
+	}
+	mark(live.node)
+	var drop func(n *Node)
+	drop = func(n *Node) {
+		if n == nil || used[n] {
+			return
+		}
+		used[n] = true
+		m.forgetSaved(n)
+		n.eachEdge(func(_ int, e *edge) { drop(e.node) })
+	}
+	drop(t.node)
+}
+
+// forgetSaved is told that a node died before any backward.
+func (m *Machine) forgetSaved(n *Node) {
 	if r := n.region; r != nil {
 		r.lose(n)
 		n.region = nil
@@ -124,6 +153,10 @@ func (m *Machine) discard(n *Node) {
 		m.releaseAll(n.saved)
 	}
 	n.saved = nil
+}
+
+func (m *Machine) discard(n *Node) {
+	m.forgetSaved(n)
 	n.eachEdge(func(_ int, e *edge) {
 		if e.node != nil {
 			m.discard(e.node)

@@ -32,6 +32,10 @@ func TestDiffusionParameters(t *testing.T) {
 			"_class_name": "SD3Transformer2DModel", "num_layers": 9.0, "attention_head_dim": 16.0, "num_attention_heads": 4.0, "caption_projection_dim": 64.0,
 			"joint_attention_dim": 96.0, "pooled_projection_dim": 80.0, "pos_embed_max_size": 24.0, "dual_attention_layers": []any{0.0, 1.0}, "qk_norm": "rms_norm",
 		}, 1402176},
+		{"a small CogVideoX", map[string]any{
+			"_class_name": "CogVideoXTransformer3DModel", "num_attention_heads": 4.0, "attention_head_dim": 16.0, "num_layers": 9.0, "time_embed_dim": 48.0,
+			"text_embed_dim": 96.0, "max_text_seq_length": 20.0, "sample_width": 16.0, "sample_height": 12.0, "sample_frames": 9.0,
+		}, 815648},
 		{"Stable Diffusion 2.1", map[string]any{
 			"_class_name": "UNet2DConditionModel", "in_channels": 4.0, "out_channels": 4.0, "attention_head_dim": []any{5.0, 10.0, 20.0, 20.0},
 			"block_out_channels": []any{320.0, 640.0, 1280.0, 1280.0}, "cross_attention_dim": 1024.0, "use_linear_projection": true,

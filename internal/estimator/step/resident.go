@@ -42,8 +42,9 @@ func residentType(d spec.DType) graph.DType {
 	return graph.F32
 }
 
-// loadBeside puts on the card what the job loads with the model, and takes
-// what is freed before the first step away again when the model is there.
+// loadBeside puts on the card what the job loads with the model. What is freed
+// before the first step is freed as scripts do it: deleted when the model is
+// there, and the cache emptied (diffusers/training_utils.py:free_memory).
 func (r *Run) loadBeside(model func()) {
 	l := r.Job.Training.Load
 	if l == nil {
@@ -57,6 +58,7 @@ func (r *Run) loadBeside(model func()) {
 	model()
 	if enabled(l.FreedBeforeFirstStep) {
 		forgetList(r.M, beside)
+		r.M.EmptyCache()
 	}
 }
 
