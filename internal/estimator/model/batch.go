@@ -30,6 +30,7 @@ type Sizes struct {
 	// width. Empty is what a VAE makes of the image.
 	Latent        []int64
 	ImageIsLatent bool  // Height and Width are the latent image's
+	LatentTokens  int64 // of a latent image that comes in patches; 0 is by its shape
 	TextTokens    int64 // of the text a latent image is conditioned on; 0 is the family's own
 }
 

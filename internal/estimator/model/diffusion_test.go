@@ -36,6 +36,7 @@ func TestDiffusionParameters(t *testing.T) {
 			"_class_name": "CogVideoXTransformer3DModel", "num_attention_heads": 4.0, "attention_head_dim": 16.0, "num_layers": 9.0, "time_embed_dim": 48.0,
 			"text_embed_dim": 96.0, "max_text_seq_length": 20.0, "sample_width": 16.0, "sample_height": 12.0, "sample_frames": 9.0,
 		}, 815648},
+		{"FLUX.1 dev", map[string]any{"_class_name": "FluxTransformer2DModel", "guidance_embeds": true}, 11901408320},
 		{"Stable Diffusion 2.1", map[string]any{
 			"_class_name": "UNet2DConditionModel", "in_channels": 4.0, "out_channels": 4.0, "attention_head_dim": []any{5.0, 10.0, 20.0, 20.0},
 			"block_out_channels": []any{320.0, 640.0, 1280.0, 1280.0}, "cross_attention_dim": 1024.0, "use_linear_projection": true,

@@ -152,7 +152,7 @@ func (r *Run) inputsOf(batch int) []model.Input {
 	s.Height, s.Width = image[0], image[1]
 	s.Channels, s.Frames = int64(t.Channels), int64(t.NumFrames)
 	s.TextTokens = int64(t.TextTokens)
-	s.ImageIsLatent = t.ImageIsLatent
+	s.ImageIsLatent, s.LatentTokens = t.ImageIsLatent, int64(t.LatentTokens)
 	for _, n := range t.LatentShape {
 		s.Latent = append(s.Latent, int64(n))
 	}
