@@ -11,7 +11,7 @@ import (
 // Version names the state of the embedded tables. An estimate carries it, so
 // that a changed figure can be told from a changed rule. Raise it with every
 // change of data.
-const Version = "2026.11.1"
+const Version = "2026.12.1"
 
 //go:embed data
 var data embed.FS

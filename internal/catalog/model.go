@@ -22,7 +22,8 @@ type Model struct {
 	ParametersPublished int64  `json:"parameters_published,omitempty"` // as ParametersSource prints it
 	ParametersSource    string `json:"parameters_source,omitempty"`
 
-	preference int // see modelEntry.Preference
+	preference int  // see modelEntry.Preference
+	scalable   bool // of a family that OfSize chooses from
 }
 
 // modelEntry is one config of models.json with all ids that share it.
@@ -34,6 +35,9 @@ type modelEntry struct {
 	CheckpointDType  string         `json:"checkpoint_dtype"` // where config has no torch_dtype
 	Parameters       int64          `json:"parameters"`
 	ParametersSource string         `json:"parameters_source"`
+	// Counted is the number of parameters of a config of a family that
+	// countParameters has no formula for.
+	Counted int64 `json:"counted"`
 	// Preference of the first id: 3 is what people mean by a model of that
 	// size, 2 is widely used, 1 is used, 0 is the rest. The ids after the first
 	// rank one lower. It is an opinion: it orders search results and breaks
@@ -51,13 +55,16 @@ func (c *Catalog) readModels() error {
 		return err
 	}
 	for _, e := range file.Entries {
-		parameters, err := countParameters(e.Config)
-		if err != nil {
-			return fmt.Errorf("models.json: %v: %w", e.IDs, err)
+		parameters := e.Counted
+		if parameters == 0 {
+			var err error
+			if parameters, err = countParameters(e.Config); err != nil {
+				return fmt.Errorf("models.json: %v: %w", e.IDs, err)
+			}
 		}
 		for i, id := range e.IDs {
 			m := e.model(id, i == 0)
-			m.Parameters = parameters
+			m.Parameters, m.scalable = parameters, e.Counted == 0
 			c.models = append(c.models, m)
 		}
 	}

@@ -13,7 +13,7 @@ import (
 )
 
 func TestModelCount(t *testing.T) {
-	require.GreaterOrEqual(t, open(t).ModelCount(), 120)
+	require.GreaterOrEqual(t, open(t).ModelCount(), 250)
 }
 
 // needed are the keys every config must give. What is missing of the others is
@@ -28,9 +28,8 @@ var needed = map[string][]string{
 func TestEveryConfigIsWhole(t *testing.T) {
 	for _, m := range open(t).Models("", 0) {
 		t.Run(m.ID, func(t *testing.T) {
-			keys, ok := needed[m.Family]
-			require.True(t, ok, "family %q", m.Family)
-			for _, key := range keys {
+			require.NotEmpty(t, m.Family)
+			for _, key := range needed[m.Family] { // what others need, their programs say
 				require.Contains(t, m.Config, key)
 			}
 			require.NotEmpty(t, m.Source)
@@ -38,7 +37,9 @@ func TestEveryConfigIsWhole(t *testing.T) {
 			require.Contains(t, []string{"", "float32", "float16", "bfloat16"}, m.CheckpointDType)
 			require.Equal(t, m.ParametersPublished > 0, m.ParametersSource != "")
 			if heads, ok := m.Config["num_attention_heads"].(float64); ok {
-				require.Zero(t, math.Mod(heads, m.Config["num_key_value_heads"].(float64)))
+				if groups, ok := m.Config["num_key_value_heads"].(float64); ok {
+					require.Zero(t, math.Mod(heads, groups))
+				}
 			}
 		})
 	}
@@ -94,6 +95,7 @@ func TestParametersEqualTransformers(t *testing.T) {
 	require.NoError(t, json.Unmarshal(text, &golden))
 
 	c := open(t)
+	require.GreaterOrEqual(t, len(golden.Parameters), 200, "configs")
 	for id, want := range golden.Parameters {
 		m, ok := c.Model(id)
 		require.True(t, ok, id)

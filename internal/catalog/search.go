@@ -14,26 +14,29 @@ import (
 // among its letters and digits (1). Equal points are ordered by use, then by the
 // fewer words the query left unmatched, then by the order of the table. When no
 // model has every word, those spelt most like the query are returned.
-func (c *Catalog) Models(query string, limit int) []Model {
+//
+// More are models that are searched beside those of the table.
+func (c *Catalog) Models(query string, limit int, more ...Model) []Model {
+	all := slices.Concat(c.models, more)
 	if limit <= 0 {
-		limit = len(c.models)
+		limit = len(all)
 	}
-	hits := c.matching(words(query))
+	hits := matching(all, words(query))
 	if len(hits) == 0 {
 		hits = nearest(query, c.modelIndex, min(limit, 5))
 	}
 	found := make([]Model, 0, min(limit, len(hits)))
 	for _, i := range hits[:min(limit, len(hits))] {
-		found = append(found, c.models[i].clone())
+		found = append(found, all[i].clone())
 	}
 	return found
 }
 
 // matching returns the models that have every word, best first.
-func (c *Catalog) matching(query []string) []int {
+func matching(models []Model, query []string) []int {
 	type hit struct{ index, points, unmatched int }
 	var hits []hit
-	for i, m := range c.models {
+	for i, m := range models {
 		name := words(m.ID + " " + strings.Join(m.Aliases, " "))
 		points := 0
 		for _, w := range query {
@@ -50,7 +53,7 @@ func (c *Catalog) matching(query []string) []int {
 	}
 	slices.SortStableFunc(hits, func(a, b hit) int {
 		return cmp.Or(cmp.Compare(b.points, a.points),
-			cmp.Compare(c.models[b.index].preference, c.models[a.index].preference),
+			cmp.Compare(models[b.index].preference, models[a.index].preference),
 			cmp.Compare(a.unmatched, b.unmatched))
 	})
 	indices := make([]int, len(hits))

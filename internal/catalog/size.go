@@ -27,7 +27,7 @@ const (
 // parameters is known, and a sentence that says which and why. It is
 // deterministic:
 //
-//   - Of the known models within 22 % of the count, those are compared whose
+//   - Of the known dense decoders like Llama and GPT-2 within 22 % of the count, those are compared whose
 //     ratio to the count is at most 16 % worse than the nearest one's; the one
 //     with the highest preference wins, then the nearest, then the earlier in
 //     the table. 7e9 is Qwen2.5-7B, 8e9 is Llama-3.1-8B.
@@ -40,7 +40,8 @@ func (c *Catalog) OfSize(parameters float64) (m Model, why string, err error) {
 		return Model{}, "", err
 	}
 	far := func(m Model) float64 { return math.Abs(math.Log(float64(m.Parameters) / parameters)) }
-	closest := slices.MinFunc(c.models, func(a, b Model) int { return cmp.Compare(far(a), far(b)) })
+	known := slices.DeleteFunc(slices.Clone(c.models), func(m Model) bool { return !m.scalable })
+	closest := slices.MinFunc(known, func(a, b Model) int { return cmp.Compare(far(a), far(b)) })
 	if far(closest) > sameSize {
 		m, err := c.Scaled(parameters)
 		why := fmt.Sprintf("no known model has about %s parameters: a Llama shape scaled to %s (%s)",
@@ -48,7 +49,7 @@ func (c *Catalog) OfSize(parameters float64) (m Model, why string, err error) {
 		return m, why, err
 	}
 	limit := min(sameSize, far(closest)+preferred)
-	best := slices.MinFunc(c.models, func(a, b Model) int {
+	best := slices.MinFunc(known, func(a, b Model) int {
 		return cmp.Or(compareBool(far(a) > limit, far(b) > limit), cmp.Compare(b.preference, a.preference), cmp.Compare(far(a), far(b)))
 	})
 	why = fmt.Sprintf("%s is the likeliest known architecture of about that size: %s parameters, %+.1f %% of the %s asked for",

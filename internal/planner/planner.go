@@ -124,10 +124,11 @@ func (p *Planner) ReadyCheck(ctx context.Context) error {
 	return p.store.ReadyCheck(ctx)
 }
 
-// Models returns up to limit catalogue models that fit the query, best first; all
-// of them for an empty query and a limit of 0.
+// Models returns up to limit models that fit the query, best first, of the
+// catalogue and of the libraries whose models go by a name; all of them for an
+// empty query and a limit of 0.
 func (p *Planner) Models(query string, limit int) []catalog.Model {
-	return p.catalog.Models(query, limit)
+	return p.catalog.Models(query, limit, libraryModels()...)
 }
 
 // GPUs returns the catalogue's cards.

@@ -21,7 +21,7 @@ func Estimate(job spec.Job) *estimator.Estimate {
 		job.Training.SequenceLength = 2048
 	}
 	e := &estimator.Estimate{
-		Version: 1, Engine: estimator.Engine{Version: "0.1.0", Catalog: "2026.11.1"}, Job: job,
+		Version: 1, Engine: estimator.Engine{Version: "0.1.0", Catalog: "2026.12.1"}, Job: job,
 		Timeline:   timeline(batch),
 		Parameters: estimator.Parameters{Total: 8030261248, Trainable: 8030261248, Active: 8030261248, PerRank: 8030261248},
 	}

@@ -198,6 +198,5 @@ var typeWords = func() map[string]bool {
 	return words
 }()
 
-
 // IsGraph reports whether a job's model is a graph.
 func IsGraph(m spec.Model) bool { return len(m.Graph) > 0 }
