@@ -74,7 +74,7 @@ func (w *Workspace) Fit(job spec.Job, device spec.Device, co spec.Coefficients, 
 	case look == Decide && most.Fits:
 		return most, nil
 	}
-	required, err := w.allocator.RequiredAfter(cfg, plan.Program, played, requiredWithin)
+	required, err := w.required(plan.Program, cfg, played)
 	if err != nil {
 		return Fitness{}, err
 	}

@@ -55,6 +55,8 @@ type Workspace struct {
 	memory    graph.Memory
 	allocator *allocator.Allocator
 	log       []moment
+	points    [3]allocator.Checkpoint // the first of the latest replay
+	saved     int                     // of them
 }
 
 // run replays a plan. The returned replay has an OOM when it did not complete;
@@ -82,7 +84,12 @@ func (w *Workspace) replay(r *replay, program allocator.Program, cfg allocator.C
 	} else {
 		w.allocator.Reset(cfg)
 	}
-	err := r.program(w.allocator, program, watch)
+	w.saved = 0
+	save := w.save
+	if cfg.Capacity > 0 {
+		save = nil // what is required is looked for after a run without limit
+	}
+	err := r.program(w.allocator, program, watch, save)
 	r.stats = w.allocator.Stats()
 	if errors.As(err, &r.oom) {
 		return nil
@@ -90,10 +97,20 @@ func (w *Workspace) replay(r *replay, program allocator.Program, cfg allocator.C
 	return err
 }
 
-// program runs the parts in order. Where nothing follows the steps the log ends
-// with the first steady one; else with the first repetition of the last, from
-// which what follows goes on.
-func (r *replay) program(a *allocator.Allocator, p allocator.Program, watch *allocator.Watcher) error {
+// save keeps the state before a part of the program, if it is one of the first:
+// after loading, before the optimizer of the first step, and after that.
+func (w *Workspace) save(next allocator.Next) {
+	if next.Part > 0 && w.saved < len(w.points) {
+		w.allocator.Save(next, &w.points[w.saved])
+		w.saved++
+	}
+}
+
+// program runs the parts in order, and before each, and before the last inner
+// one of each, a function that may be nil. Where nothing follows the steps the
+// log ends with the first steady one; else with the first repetition of the
+// last, from which what follows goes on.
+func (r *replay) program(a *allocator.Allocator, p allocator.Program, watch *allocator.Watcher, before func(allocator.Next)) error {
 	last := slices.IndexFunc(p, func(part allocator.Part) bool { return part.Label == int32(step.SteadyStep) })
 	if n := len(p); n > 0 && p[n-1].Label > int32(step.SteadyStep) {
 		for i, part := range p {
@@ -110,6 +127,17 @@ func (r *replay) program(a *allocator.Allocator, p allocator.Program, watch *all
 		r.phase = ph
 		if ph > step.SteadyStep {
 			r.whole = false
+		}
+		if before != nil {
+			before(allocator.Next{Part: i})
+			if inner := len(part.Parts) - 1; inner > 0 && part.Repeat <= 1 && len(part.Carry) == 0 {
+				head := allocator.Part{Label: part.Label, Events: part.Events, Parts: part.Parts[:inner]}
+				if err := a.Run(allocator.Program{head}, watch); err != nil {
+					return err
+				}
+				before(allocator.Next{Part: i, Inner: inner})
+				part = allocator.Part{Label: part.Label, Parts: part.Parts[inner:]}
+			}
 		}
 		if err := r.rounds(a, part, watch, i == last); err != nil {
 			return err
@@ -175,6 +203,16 @@ func (r *replay) mark(_, code int32, s allocator.Stats) {
 // to prefer, among free blocks of one size, the one in the oldest segment
 // (pytorch PR 183591; seen in 2.15, not in 2.6).
 var oldestSegmentSince = spec.Version{2, 13}
+
+// required is what a program requires whose latest replay in this workspace was
+// without limit.
+func (w *Workspace) required(program allocator.Program, cfg allocator.Config, unlimitedRun allocator.Stats) (units.Bytes, error) {
+	var points []*allocator.Checkpoint
+	for i := range w.points[:w.saved] {
+		points = append(points, &w.points[i])
+	}
+	return w.allocator.RequiredAfter(cfg, program, unlimitedRun, requiredWithin, points...)
+}
 
 // settings translates the job's allocator settings.
 func settings(r spec.Runtime, deviceTotal units.Bytes) allocator.Config {

@@ -36,3 +36,35 @@ func TestQuietStepsAreNotTheLast(t *testing.T) {
 	require.Equal(t, units.Bytes(2*large+small), played.phases[step.FirstStep].allocated)
 	require.Len(t, played.log, 7, "of the steady steps the first is written down")
 }
+
+// TestRequiredFromCheckpoints compares what is required as replays from the
+// unlimited run's checkpoints find it with replays from the beginning.
+func TestRequiredFromCheckpoints(t *testing.T) {
+	for _, x := range []struct {
+		name         string
+		accumulation int
+		expandable   bool
+	}{
+		{"one micro batch", 1, false},
+		{"accumulation", 8, false},
+		{"expandable segments", 2, true},
+	} {
+		t.Run(x.name, func(t *testing.T) {
+			job, _, err := Resolve(llama(512, 1408, 8, 8, x.accumulation))
+			require.NoError(t, err)
+			job.Runtime.Allocator.ExpandableSegments = x.expandable
+			plan, err := step.Compile(job, cardFor(benchCard, benchPrior))
+			require.NoError(t, err)
+			cfg := settings(job.Runtime, benchCard.Total)
+			var w Workspace
+			played, err := w.run(plan, cfg)
+			require.NoError(t, err)
+			require.Equal(t, 3, w.saved)
+			want, err := allocator.New(cfg).RequiredAfter(cfg, plan.Program, played.stats, requiredWithin)
+			require.NoError(t, err)
+			got, err := w.required(plan.Program, cfg, played.stats)
+			require.NoError(t, err)
+			require.Equal(t, want, got)
+		})
+	}
+}

@@ -80,7 +80,7 @@ func (w *Workspace) play(e *Estimate, plan *step.Plan, cfg allocator.Config, cap
 	if err != nil {
 		return nil, 0, err
 	}
-	required, err := w.allocator.RequiredAfter(cfg, plan.Program, played.stats, requiredWithin)
+	required, err := w.required(plan.Program, cfg, played.stats)
 	if err != nil || capacity <= 0 || played.stats.Reserved.Peak <= capacity || required > capacity {
 		return played, required, err
 	}

@@ -106,7 +106,7 @@ func record(plan *step.Plan, cfg allocator.Config) (*tape, error) {
 	cfg.Settles = true // as the answer's replay
 	t := &tape{allocator: allocator.New(cfg)}
 	t.log = make([]moment, 0, countEvents(plan.Program))
-	err := t.program(t.allocator, plan.Program, &allocator.Watcher{Event: t.event, Mark: t.mark, Carry: t.carry, Segment: t.segment})
+	err := t.program(t.allocator, plan.Program, &allocator.Watcher{Event: t.event, Mark: t.mark, Carry: t.carry, Segment: t.segment}, nil)
 	t.stats = t.allocator.Stats()
 	if errors.As(err, &t.oom) {
 		err = nil

@@ -35,8 +35,10 @@ const (
 // limit already and kept its statistics. It stops when a replay has failed
 // within the given share of the answer, 0.005 say, which bounds the cost to a
 // few replays: none where the unlimited run reserved no more than was active.
-// It resets the allocator and uses its memory.
-func (a *Allocator) RequiredAfter(c Config, p Program, unlimitedRun Stats, within float64) (units.Bytes, error) {
+// Replays begin at the latest of the checkpoints, taken during that run under the
+// same configuration, that is good for their capacity. It resets the allocator
+// and uses its memory.
+func (a *Allocator) RequiredAfter(c Config, p Program, unlimitedRun Stats, within float64, points ...*Checkpoint) (units.Bytes, error) {
 	c.MemoryFractionSet, c.Settles = false, true
 	active := float64(unlimitedRun.Active.Peak)
 	floor := units.Bytes(granules(int64(unlimitedRun.Active.Peak)))
@@ -45,8 +47,14 @@ func (a *Allocator) RequiredAfter(c Config, p Program, unlimitedRun Stats, withi
 		enough: unlimitedRun.Reserved.Peak,
 		completes: func(capacity units.Bytes) (bool, units.Bytes, error) {
 			c.Capacity = capacity
-			a.Reset(c)
-			err := a.Run(p, nil)
+			rest := p
+			if from := latestOf(points, c); from != nil {
+				a.restore(from, c)
+				rest = from.next.rest(p)
+			} else {
+				a.Reset(c)
+			}
+			err := a.Run(rest, nil)
 			return !errors.As(err, new(*OOM)), a.Stats().Reserved.Peak, unlessOOM(err)
 		},
 	}
