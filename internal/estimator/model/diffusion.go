@@ -9,7 +9,7 @@ import (
 
 // diffusionFamilies lists the architectures that are trained on latents.
 func diffusionFamilies() []Family {
-	return []Family{ditFamily, pixartFamily, sd3Family, cogVideoXFamily, fluxFamily, ltxFamily, unetConditionFamily, unetFamily}
+	return []Family{ditFamily, pixartFamily, sd3Family, cogVideoXFamily, fluxFamily, ltxFamily, wanFamily, unetConditionFamily, unetFamily}
 }
 
 // Diffusers is the implementation diffusion models run in.

@@ -78,6 +78,11 @@ func groupNorm(d graph.DType, channels, groups int64) *graph.Module {
 // feedForward is FeedForward: an activation's own projection, dropout, and a
 // projection back.
 func feedForward(d graph.DType, width int64, act string, p float64) *graph.Module {
+	return feedForwardTo(d, width, 4*width, act, p)
+}
+
+// feedForwardTo is feedForward with an inner width of its own.
+func feedForwardTo(d graph.DType, width, inner int64, act string, p float64) *graph.Module {
 	m := graph.NewModule("FeedForward")
 	net := m.Child("net", graph.NewModule("ModuleList"))
 	first := geluProjection
@@ -85,7 +90,7 @@ func feedForward(d graph.DType, width int64, act string, p float64) *graph.Modul
 		first = geglu
 	}
 	layers := []*graph.Module{
-		net.Child("0", first(d, width, 4*width)), net.Child("1", dropout(p)), net.Child("2", linear(d, 4*width, width, true)),
+		net.Child("0", first(d, width, inner)), net.Child("1", dropout(p)), net.Child("2", linear(d, inner, width, true)),
 	}
 	m.Forward = func(f *graph.Frame, in ...*graph.Tensor) []*graph.Tensor {
 		hidden := in[0]

@@ -37,6 +37,14 @@ func TestDiffusionParameters(t *testing.T) {
 			"text_embed_dim": 96.0, "max_text_seq_length": 20.0, "sample_width": 16.0, "sample_height": 12.0, "sample_frames": 9.0,
 		}, 815648},
 		{"FLUX.1 dev", map[string]any{"_class_name": "FluxTransformer2DModel", "guidance_embeds": true}, 11901408320},
+		{"a small LTX-Video", map[string]any{
+			"_class_name": "LTXVideoTransformer3DModel", "in_channels": 16.0, "out_channels": 16.0, "num_attention_heads": 4.0, "attention_head_dim": 16.0,
+			"cross_attention_dim": 64.0, "num_layers": 9.0, "caption_channels": 96.0,
+		}, 661264},
+		{"a small Wan", map[string]any{
+			"_class_name": "WanTransformer3DModel", "patch_size": []any{1.0, 2.0, 2.0}, "num_attention_heads": 4.0, "attention_head_dim": 16.0,
+			"text_dim": 96.0, "freq_dim": 32.0, "ffn_dim": 160.0, "num_layers": 9.0,
+		}, 542816},
 		{"Stable Diffusion 2.1", map[string]any{
 			"_class_name": "UNet2DConditionModel", "in_channels": 4.0, "out_channels": 4.0, "attention_head_dim": []any{5.0, 10.0, 20.0, 20.0},
 			"block_out_channels": []any{320.0, 640.0, 1280.0, 1280.0}, "cross_attention_dim": 1024.0, "use_linear_projection": true,
