@@ -8,6 +8,8 @@ import (
 	"os"
 	"strings"
 
+	"go.yaml.in/yaml/v3"
+
 	"memplan/internal/estimator/spec"
 	"memplan/internal/fault"
 	"memplan/internal/wire"
@@ -33,10 +35,13 @@ func (in jobInput) decode(s *session) (spec.Job, error) {
 	if err != nil {
 		return spec.Job{}, err
 	}
-	job, err := in.parse(text, s.stderr)
-	if err == nil && in.Graph != "" {
-		err = in.useGraph(&job)
+	if in.Graph != "" {
+		text, err = in.withGraph(text)
+		if err != nil {
+			return spec.Job{}, err
+		}
 	}
+	job, err := in.parse(text, s.stderr)
 	if err != nil || len(in.Set) == 0 {
 		return job, err
 	}
@@ -71,18 +76,26 @@ func (in jobInput) text(stdin io.Reader) ([]byte, error) {
 	return text, nil
 }
 
-// useGraph makes the graph in a file the job's model, in the place of what the
-// job says.
-func (in jobInput) useGraph(job *spec.Job) error {
-	text, err := os.ReadFile(in.Graph)
+// withGraph is a job's text with the graph in a file for its model, which the
+// text may leave out.
+func (in jobInput) withGraph(text []byte) ([]byte, error) {
+	if in.From != "" {
+		return nil, fault.Fields{{Path: "--graph", Got: "with --from", Want: "a job of memplan's own format"}}
+	}
+	read, err := os.ReadFile(in.Graph)
 	if err != nil {
-		return &fault.Error{Kind: fault.Invalid, Op: "read the graph", Err: err}
+		return nil, &fault.Error{Kind: fault.Invalid, Op: "read the graph", Err: err}
 	}
-	job.Model = spec.Model{Implementation: job.Model.Implementation}
-	if err := json.Unmarshal(text, &job.Model.Graph); err != nil || len(job.Model.Graph) == 0 {
-		return fault.Fields{{Path: "--graph", Got: in.Graph, Want: "the JSON file that memplan_export.py wrote"}}
+	var graph map[string]any
+	if err := json.Unmarshal(read, &graph); err != nil {
+		return nil, fault.Fields{{Path: "--graph", Got: in.Graph, Want: "the JSON that memplan_export.py wrote: " + err.Error()}}
 	}
-	return nil
+	job := map[string]any{}
+	if err := yaml.Unmarshal(text, &job); err != nil {
+		return text, nil // the reader says what is wrong with it
+	}
+	job["model"] = map[string]any{"graph": graph}
+	return json.Marshal(job)
 }
 
 // override sets keys of a job and reads it anew, in the notation of URLs: dotted

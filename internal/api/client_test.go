@@ -20,7 +20,7 @@ func TestPythonClient(t *testing.T) {
 	}
 	srv := httptest.NewServer(real(t, keep(t), 0))
 	defer srv.Close()
-	cmd := exec.CommandContext(t.Context(), python, "-B", "-m", "unittest", "-q", "test_memplan")
+	cmd := exec.CommandContext(t.Context(), python, "-B", "-m", "unittest", "-q", "test_memplan", "test_memplan_export")
 	cmd.Dir = "../../clients/python"
 	cmd.Env = append(os.Environ(), "MEMPLAN_SERVER="+srv.URL)
 	out, err := cmd.CombinedOutput()

@@ -154,6 +154,13 @@ func TestGraphThatDoesNotHoldTogether(t *testing.T) {
 	}
 }
 
+func TestGraphUnderALoopThatKnowsItsModels(t *testing.T) {
+	job := graphJob(graphOf(t, "transformer"), 2, "fp32")
+	job.Runtime.Trainer = "trl"
+	_, err := estimator.Run(job, a100, prior)
+	require.Equal(t, "runtime.trainer", fault.FieldsOf(err)[0].Path)
+}
+
 // TestBrokenGraphsAreRefused leaves parts of graphs out: what is left is
 // answered or refused, and never ends in a panic.
 func TestBrokenGraphsAreRefused(t *testing.T) {

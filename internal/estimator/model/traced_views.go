@@ -84,6 +84,7 @@ func tracedViews() map[string]tracedOp {
 		"to":         cast, "_to_copy": cast, "type_as": cast,
 		"detach": func(o *operation) []*graph.Tensor { return one(o.Detach(o.tensor("self"))) },
 		"alias":  same, "lift_fresh_copy": same, "detach_": same, "fill_": same, "zero_": same, "requires_grad_": same,
+		"bernoulli_": same, "normal_": same, "uniform_": same, "random_": same, "exponential_": same, "trunc_normal_": same,
 		"roll": func(o *operation) []*graph.Tensor { return one(o.Roll(o.tensor("self"))) },
 		"pad":  padded, "constant_pad_nd": padded,
 	}

@@ -42,6 +42,10 @@ func beyond(j *spec.Job) fault.Fields {
 	if m := &j.Model; m.Implementation == model.Plain && (m.ID != "" || len(m.Config)+len(m.Architecture) > 0) {
 		f.Add("model.implementation", model.Plain, "a library's, or the module's own graph as model.graph", "hf")
 	}
+	if model.IsGraph(j.Model) {
+		oneOf("runtime.trainer", j.Runtime.Trainer, "plain", "hf", "deepspeed")
+		oneOf("training.loss", j.Training.Loss.Kind, "", "default")
+	}
 	oneOf("training.method", t.Method, "full", "lora", "dora")
 	oneOf("training.precision", string(t.Precision), "fp32", "tf32", "bf16", "fp16", "bf16-mixed", "fp16-mixed")
 	oneOf("training.weights_dtype", string(t.WeightsDType), "fp32", "bf16", "fp16")
