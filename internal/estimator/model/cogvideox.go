@@ -37,6 +37,7 @@ func readCogVideoX(c *Config, b Build) cogVideoXConfig {
 	g.width = g.heads * g.headDim
 	g.out = c.IntOr(g.in, "out_channels")
 	g.act = c.OneOf("activation_fn", "gelu-approximate", "gelu", "geglu")
+	c.needsFused(b)
 	c.OneOf("timestep_activation_fn", "silu")
 	if !c.Bool(true, "norm_elementwise_affine") {
 		c.fields.Add("model.config.norm_elementwise_affine", false, "true: norms without weights are not modelled", "true")

@@ -148,6 +148,14 @@ func croppedPositions(places *graph.Param, grid, rows, columns int64) func(f *gr
 	}
 }
 
+// needsFused reports an error where eager attention is asked of a network that
+// has none.
+func (c *Config) needsFused(b Build) {
+	if b.Attention.Kernel == "eager" {
+		c.fields.Add("training.attention", "eager", "sdpa: this network has no eager attention", "sdpa")
+	}
+}
+
 // plainNorm is nn.LayerNorm without parameters.
 func plainNorm() *graph.Module {
 	return function("LayerNorm", func(f *graph.Frame, x *graph.Tensor) *graph.Tensor { return f.LayerNorm(x, nil, nil) })

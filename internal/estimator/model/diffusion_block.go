@@ -11,12 +11,13 @@ type attentionOf struct {
 	heads, width   int64 // of a head
 	bias, outBias  bool
 	dropout        float64
-	backend        string
+	attention      Attention
 	residual, norm bool // of images: added to the result, normalised in groups before
 	groups         int64
 }
 
-// diffusersAttention is Attention with AttnProcessor2_0. Its second input is
+// diffusersAttention is Attention with AttnProcessor2_0, or with AttnProcessor
+// where it is eager. Its second input is
 // what keys and values are made of, nil for the first.
 func diffusersAttention(d graph.DType, a attentionOf) *graph.Module {
 	m := graph.NewModule("Attention")
@@ -39,19 +40,17 @@ func diffusersAttention(d graph.DType, a attentionOf) *graph.Module {
 		if norm != nil {
 			hidden = f.Let("hidden_states", f.Transpose(f.Call1(norm, f.Transpose(hidden, 1, 2)), 1, 2))
 		}
-		heads := func(t *graph.Tensor) *graph.Tensor {
-			return f.Transpose(f.View(t, shape.D[0], -1, a.heads, a.width), 1, 2)
-		}
 		query := f.Let("query", f.Call1(toQ, hidden))
 		text := f.Let("encoder_hidden_states", hidden)
 		if in[1] != nil {
 			text = f.Let("encoder_hidden_states", in[1])
 		}
 		key, value := f.Let("key", f.Call1(toK, text)), f.Let("value", f.Call1(toV, text))
-		query, key, value = f.Let("query", heads(query)), f.Let("key", heads(key)), f.Let("value", heads(value))
-		hidden = f.Let("hidden_states", f.ScaledDotProductAttention(query, key, value, in[2], graph.Attention{Backend: a.backend}))
-		hidden = f.Let("hidden_states", f.Reshape(f.Transpose(hidden, 1, 2), shape.D[0], -1, inner))
-		hidden = f.Let("hidden_states", f.To(hidden, query.DType))
+		attend := a.fused
+		if a.attention.Kernel == "eager" {
+			attend = a.eager
+		}
+		hidden = attend(f, query, key, value, in[2])
 		hidden = f.Let("hidden_states", f.Call1(project, hidden))
 		hidden = f.Let("hidden_states", f.Call1(drop, hidden))
 		if shape.N == 4 {
@@ -63,6 +62,43 @@ func diffusersAttention(d graph.DType, a attentionOf) *graph.Module {
 		return one(f.Let("hidden_states", f.MulScalar(hidden))) // / rescale_output_factor
 	}
 	return m
+}
+
+// fused is the middle of AttnProcessor2_0, on what was projected.
+func (a attentionOf) fused(f *graph.Frame, query, key, value, mask *graph.Tensor) *graph.Tensor {
+	batch := query.Shape.D[0]
+	heads := func(t *graph.Tensor) *graph.Tensor {
+		return f.Transpose(f.View(t, batch, -1, a.heads, a.width), 1, 2)
+	}
+	query, key, value = f.Let("query", heads(query)), f.Let("key", heads(key)), f.Let("value", heads(value))
+	hidden := f.Let("hidden_states", f.ScaledDotProductAttention(query, key, value, mask, graph.Attention{Backend: a.attention.Backend}))
+	hidden = f.Let("hidden_states", f.Reshape(f.Transpose(hidden, 1, 2), batch, -1, a.heads*a.width))
+	return f.Let("hidden_states", f.To(hidden, query.DType))
+}
+
+// eager is the middle of AttnProcessor, which makes the scores, on what was
+// projected. No mask comes here: the networks that have one run fused.
+func (a attentionOf) eager(f *graph.Frame, query, key, value, _ *graph.Tensor) *graph.Tensor {
+	batch := query.Shape.D[0]
+	heads := func(f *graph.Frame, in ...*graph.Tensor) []*graph.Tensor { // head_to_batch_dim
+		t := f.Let("tensor", f.Permute(f.View(in[0], batch, -1, a.heads, a.width), 0, 2, 1, 3))
+		return one(f.Let("tensor", f.Reshape(t, batch*a.heads, -1, a.width)))
+	}
+	query = f.Let("query", f.Func(heads, query)[0])
+	key = f.Let("key", f.Func(heads, key)[0])
+	value = f.Let("value", f.Func(heads, value)[0])
+	probs := f.Let("attention_probs", f.Func(func(f *graph.Frame, in ...*graph.Tensor) []*graph.Tensor { // get_attention_scores
+		query, key := in[0], in[1]
+		empty := f.Let("baddbmm_input", f.Empty(query.DType, query.Shape.D[0], query.Shape.D[1], key.Shape.D[1]))
+		scores := f.Let("attention_scores", f.Baddbmm(empty, query, f.Transpose(key, -1, -2)))
+		f.Del("baddbmm_input")
+		probs := f.Let("attention_probs", f.Softmax(scores, scores.DType))
+		f.Del("attention_scores")
+		return one(f.Let("attention_probs", f.To(probs, query.DType)))
+	}, query, key)[0])
+	hidden := f.Let("hidden_states", f.Bmm(probs, value))
+	hidden = f.Permute(f.View(hidden, batch, a.heads, -1, a.width), 0, 2, 1, 3)
+	return f.Let("hidden_states", f.Reshape(hidden, batch, -1, a.heads*a.width)) // batch_to_head_dim
 }
 
 // groupNorm is nn.GroupNorm.

@@ -10,7 +10,7 @@ import (
 // models/transformers/dit_transformer_2d.py.
 var ditFamily = Family{
 	Name:    "dit",
-	Classes: []string{"DiTTransformer2DModel"},
+	Classes: []string{"DiTTransformer2DModel", "Transformer2DModel"},
 	Source:  "huggingface/diffusers:src/diffusers/models/transformers/dit_transformer_2d.py@v0.42.1",
 	New:     newDiT,
 }
@@ -21,7 +21,7 @@ type ditConfig struct {
 	act                                                          string
 	bias                                                         bool
 	dropout                                                      float64
-	backend                                                      string
+	attention                                                    Attention
 }
 
 func readDiT(c *Config, b Build) ditConfig {
@@ -37,7 +37,7 @@ func readDiffusionTransformer(c *Config, b Build, size int64) ditConfig {
 	g := ditConfig{
 		heads: c.IntOr(16, "num_attention_heads"), headDim: c.IntOr(72, "attention_head_dim"), in: c.IntOr(4, "in_channels"),
 		layers: c.IntOr(28, "num_layers"), patch: c.IntOr(2, "patch_size"),
-		bias: c.Bool(true, "attention_bias"), dropout: c.Float(0, "dropout"), backend: b.Attention.Backend,
+		bias: c.Bool(true, "attention_bias"), dropout: c.Float(0, "dropout"), attention: b.Attention,
 	}
 	g.out = c.IntOr(g.in, "out_channels")
 	g.width = g.heads * g.headDim
@@ -102,7 +102,7 @@ func ditBlock(g ditConfig, d graph.DType, ctx *ditContext) *graph.Module {
 	m := graph.NewModule("BasicTransformerBlock")
 	norm1 := m.Child("norm1", adaLayerNormZero(d, g, ctx))
 	attn := m.Child("attn1", diffusersAttention(d, attentionOf{
-		query: g.width, cross: g.width, heads: g.heads, width: g.headDim, bias: g.bias, outBias: true, dropout: g.dropout, backend: g.backend,
+		query: g.width, cross: g.width, heads: g.heads, width: g.headDim, bias: g.bias, outBias: true, dropout: g.dropout, attention: g.attention,
 	}))
 	norm3 := m.Child("norm3", plainNorm())
 	ff := m.Child("ff", feedForward(d, g.width, g.act, g.dropout))

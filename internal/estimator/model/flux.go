@@ -39,6 +39,7 @@ func readFlux(c *Config, b Build) fluxConfig {
 	if _, set := c.values["axes_dims_rope"]; set {
 		g.axes = c.Ints("axes_dims_rope")
 	}
+	c.needsFused(b)
 	if n := c.IntOr(1, "patch_size"); n != 1 {
 		c.fields.Add("model.config.patch_size", n, "1: latents come packed", "1")
 	}

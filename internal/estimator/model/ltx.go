@@ -32,6 +32,7 @@ func readLTX(c *Config, b Build) ltxConfig {
 	g.width = g.heads * g.headDim
 	g.out = c.IntOr(g.in, "out_channels")
 	g.act = c.OneOf("activation_fn", "gelu-approximate", "gelu", "geglu")
+	c.needsFused(b)
 	c.OneOf("qk_norm", "rms_norm_across_heads")
 	c.Refuses("norm_elementwise_affine")
 	for _, key := range []string{"patch_size", "patch_size_t"} {

@@ -101,7 +101,7 @@ func newPixArt(c Config, b Build) (*Network, error) {
 func pixartBlock(g pixartConfig, d graph.DType) *graph.Module {
 	m := graph.NewModule("BasicTransformerBlock")
 	table := m.Param("scale_shift_table", d, 6, g.width)
-	a := attentionOf{query: g.width, cross: g.width, heads: g.heads, width: g.headDim, bias: g.bias, outBias: true, dropout: g.dropout, backend: g.backend}
+	a := attentionOf{query: g.width, cross: g.width, heads: g.heads, width: g.headDim, bias: g.bias, outBias: true, dropout: g.dropout, attention: g.attention}
 	norm1, attn1 := m.Child("norm1", plainNorm()), m.Child("attn1", diffusersAttention(d, a))
 	a.cross = g.cross
 	norm2, attn2 := m.Child("norm2", plainNorm()), m.Child("attn2", diffusersAttention(d, a))

@@ -38,6 +38,7 @@ func readSD3(c *Config, b Build) sd3Config {
 	if g.qkNorm = c.Text("", "qk_norm"); g.qkNorm != "" {
 		c.OneOf("qk_norm", "rms_norm")
 	}
+	c.needsFused(b)
 	g.dual = c.Indices("dual_attention_layers", g.layers)
 	if n := c.IntOr(g.width, "caption_projection_dim"); n != g.width {
 		c.fields.Add("model.config.caption_projection_dim", n, "as wide as the heads together: "+strconv.FormatInt(g.width, 10), strconv.FormatInt(g.width, 10))

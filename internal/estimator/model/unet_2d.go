@@ -62,6 +62,6 @@ func pixelAttention(g unetConfig, channels int64) *graph.Module {
 	}
 	return diffusersAttention(g.d, attentionOf{
 		query: channels, cross: channels, heads: channels / width, width: width, bias: true, outBias: true,
-		backend: g.backend, residual: true, norm: true, groups: g.groups,
+		attention: g.attention, residual: true, norm: true, groups: g.groups,
 	})
 }

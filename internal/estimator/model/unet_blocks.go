@@ -19,7 +19,7 @@ type unetConfig struct {
 	flip, linear                  bool
 	padding                       int64 // of what halves the size
 	dropout                       float64
-	backend                       string
+	attention                     Attention
 	addIn, addTime                int64 // SDXL's further conditions; 0 is none
 	headDim                       int64 // of an image's attention without text; 0 is one head
 	size                          int64 // of a latent, where a job does not say
@@ -144,7 +144,7 @@ func imageTransformer(g unetConfig, channels, heads, depth int64) *graph.Module 
 // pixels, from pixels to the text, and a gated feed-forward part.
 func textBlock(g unetConfig, width, heads int64) *graph.Module {
 	m := graph.NewModule("BasicTransformerBlock")
-	a := attentionOf{query: width, cross: width, heads: heads, width: width / heads, outBias: true, dropout: 0, backend: g.backend}
+	a := attentionOf{query: width, cross: width, heads: heads, width: width / heads, outBias: true, dropout: 0, attention: g.attention}
 	norm1, attn1 := m.Child("norm1", layerNorm(g.d, width)), m.Child("attn1", diffusersAttention(g.d, a))
 	a.cross = g.text
 	norm2, attn2 := m.Child("norm2", layerNorm(g.d, width)), m.Child("attn2", diffusersAttention(g.d, a))

@@ -22,7 +22,7 @@ func readUNet(c *Config, b Build) unetConfig {
 	g := unetConfig{
 		d: b.DType, in: c.Int("in_channels"), out: c.Int("out_channels"), layers: c.IntOr(2, "layers_per_block"),
 		groups: c.IntOr(32, "norm_num_groups"), channels: c.Ints("block_out_channels"), down: c.Words("down_block_types"),
-		up: c.Words("up_block_types"), padding: c.Count(1, "downsample_padding"), dropout: c.Float(0, "dropout"), backend: b.Attention.Backend,
+		up: c.Words("up_block_types"), padding: c.Count(1, "downsample_padding"), dropout: c.Float(0, "dropout"), attention: b.Attention,
 		size: c.IntOr(64, "sample_size"),
 	}
 	c.OneOf("act_fn", "silu", "swish")

@@ -39,6 +39,7 @@ func readWan(c *Config, b Build) wanConfig {
 	if g.patch[0] != 1 {
 		c.fields.Add("model.config.patch_size[0]", g.patch[0], "1: frames in patches are not modelled", "1")
 	}
+	c.needsFused(b)
 	c.OneOf("qk_norm", "rms_norm_across_heads")
 	c.Refuses("image_dim", "added_kv_proj_dim", "pos_embed_seq_len")
 	return g
