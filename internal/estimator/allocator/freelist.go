@@ -5,8 +5,8 @@ import "math/bits"
 // A freeList is the ordered set of the free blocks of one pool on one stream:
 // by size, then by the age of their segments, then by address. torch keeps a
 // balanced tree; here sizes fall into classes, 32 to every power of two, with
-// a bit for each that is not empty, and each class is a short sorted slice.
-// The order is the same.
+// a bit for each that is not empty, and each class is a short sorted slice with
+// the first at its end, where it is cheapest to take. The order is the same.
 type freeList struct {
 	filled   [classes / 64]uint64
 	class    [classes][]entry
@@ -50,23 +50,23 @@ func classOf(size int64) int {
 // few is up to how many entries walking a class beats searching it.
 const few = 12
 
-// search returns the first position in s that is not before e.
+// search returns how many entries of a class are not before e: the last of them
+// is the first in the set's order.
 func search(s []entry, e *entry) int {
 	if len(s) <= few {
-		for i := range s {
-			if !s[i].before(e) {
-				return i
-			}
+		n := len(s)
+		for n > 0 && s[n-1].before(e) {
+			n--
 		}
-		return len(s)
+		return n
 	}
 	low := 0
 	for high := len(s); low < high; {
 		mid := int(uint(low+high) / 2)
 		if s[mid].before(e) {
-			low = mid + 1
-		} else {
 			high = mid
+		} else {
+			low = mid + 1
 		}
 	}
 	return low
@@ -83,7 +83,7 @@ func (f *freeList) insert(e entry) {
 		copy(s[at+1:], s[at:i])
 		i = at
 	} else {
-		for ; i > 0 && e.before(&s[i-1]); i-- {
+		for ; i > 0 && s[i-1].before(&e); i-- {
 			s[i] = s[i-1]
 		}
 	}
@@ -92,7 +92,7 @@ func (f *freeList) insert(e entry) {
 
 func (f *freeList) remove(e entry) {
 	c := classOf(e.size)
-	f.removeAt(cursor{c, search(f.class[c], &e)})
+	f.removeAt(cursor{c, search(f.class[c], &e) - 1})
 }
 
 func (f *freeList) removeAt(p cursor) {
@@ -117,8 +117,8 @@ func (f *freeList) at(p cursor) *entry { return &f.class[p.class][p.index] }
 func (f *freeList) lowerBound(size int64) cursor {
 	c := classOf(size)
 	if f.filled[c/64]>>(c%64)&1 != 0 {
-		if i := search(f.class[c], &entry{size: size}); i < len(f.class[c]) {
-			return cursor{c, i}
+		if n := search(f.class[c], &entry{size: size}); n > 0 {
+			return cursor{c, n - 1}
 		}
 	}
 	return f.firstFrom(c + 1)
@@ -131,20 +131,23 @@ func (f *freeList) firstFrom(c int) cursor {
 	}
 	w := c / 64
 	if m := f.filled[w] >> (c % 64); m != 0 {
-		return cursor{class: c + bits.TrailingZeros64(m)}
+		return f.first(c + bits.TrailingZeros64(m))
 	}
 	for w++; w < len(f.filled); w++ {
 		if m := f.filled[w]; m != 0 {
-			return cursor{class: w*64 + bits.TrailingZeros64(m)}
+			return f.first(w*64 + bits.TrailingZeros64(m))
 		}
 	}
 	return cursor{class: -1}
 }
 
+// first returns the first entry of a class that is not empty.
+func (f *freeList) first(class int) cursor { return cursor{class, len(f.class[class]) - 1} }
+
 // next returns the position after p in the set's order.
 func (f *freeList) next(p cursor) cursor {
-	if p.index+1 < len(f.class[p.class]) {
-		return cursor{p.class, p.index + 1}
+	if p.index > 0 {
+		return cursor{p.class, p.index - 1}
 	}
 	return f.firstFrom(p.class + 1)
 }
@@ -153,8 +156,7 @@ func (f *freeList) next(p cursor) cursor {
 func (f *freeList) largest() cursor {
 	for w := len(f.filled) - 1; w >= 0; w-- {
 		if m := f.filled[w]; m != 0 {
-			c := w*64 + 63 - bits.LeadingZeros64(m)
-			return cursor{c, len(f.class[c]) - 1}
+			return cursor{class: w*64 + 63 - bits.LeadingZeros64(m)}
 		}
 	}
 	return cursor{class: -1}
