@@ -182,11 +182,13 @@ func TestContradictionsOfferEachWayOut(t *testing.T) {
 	}{
 		{
 			"two models", example + "&config=%7B%22model_type%22:%22llama%22%7D", "#e-f-model-id a.fix",
-			[]string{"m=meta-llama", "config="}, []string{"config=", "m=meta-llama"},
+			[]string{"m=meta-llama", "config="},
+			[]string{"config=", "m=meta-llama"},
 		},
 		{
 			"an adapter under full", example + "&lora=16&method=full", "#e-elsewhere a.fix",
-			[]string{"method=lora", "method=full"}, []string{"method=full", "lora=16"},
+			[]string{"method=lora", "method=full"},
+			[]string{"method=full", "lora=16"},
 		},
 	}
 	for _, tt := range tests {

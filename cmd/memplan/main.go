@@ -74,8 +74,10 @@ func run(ctx context.Context, args []string, around surroundings) int {
 		kong.Name("memplan"), kong.Description(description), kong.UsageOnError(),
 		kong.Writers(around.stdout, around.stderr), kong.Exit(func(int) { stopped = true }),
 		kong.ConfigureHelp(kong.HelpOptions{Compact: true, WrapUpperBound: 100}),
-		kong.Vars{"version": "memplan " + obs.BuildVersion(), "server": around.getenv("MEMPLAN_SERVER"),
-			"python": cmp.Or(around.getenv("MEMPLAN_PYTHON"), "python3")})
+		kong.Vars{
+			"version": "memplan " + obs.BuildVersion(), "server": around.getenv("MEMPLAN_SERVER"),
+			"python": cmp.Or(around.getenv("MEMPLAN_PYTHON"), "python3"),
+		})
 	if err != nil {
 		return report(around.stderr, err)
 	}

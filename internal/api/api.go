@@ -52,8 +52,10 @@ type server struct {
 // New returns the handler of the whole service: the REST interface, its
 // document, health, readiness and metrics, and the pages beside them.
 func New(c Config) http.Handler {
-	s := &server{planner: c.Planner, log: c.Log, version: cmp.Or(c.Version, "dev"),
-		stopping: c.Stopping, refresh: cmp.Or(c.Refresh, 2*time.Second)}
+	s := &server{
+		planner: c.Planner, log: c.Log, version: cmp.Or(c.Version, "dev"),
+		stopping: c.Stopping, refresh: cmp.Or(c.Refresh, 2*time.Second),
+	}
 	r := chi.NewRouter()
 	r.Use(obs.Requests(c.Log, c.Metrics, routePattern), auth.Headers, s.recoverPanics,
 		auth.SameOrigin(refuse(http.StatusForbidden, "A browser sent this write from another site.")),

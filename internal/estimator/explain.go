@@ -128,8 +128,10 @@ func (w *walk) largest() {
 	w.e.Tensors = []Tensor{}
 	for _, b := range live[:min(len(live), largestTensors)] {
 		o := w.plan.Machine.Origin(b)
-		t := Tensor{Module: w.plan.Machine.Path(o.Module), Op: o.Rule.Name, Rule: o.Rule.Name, Source: o.Rule.Source,
-			Bytes: units.Bytes(w.size[b]), Category: w.cat[b].String(), Shape: []int64{}}
+		t := Tensor{
+			Module: w.plan.Machine.Path(o.Module), Op: o.Rule.Name, Rule: o.Rule.Name, Source: o.Rule.Source,
+			Bytes: units.Bytes(w.size[b]), Category: w.cat[b].String(), Shape: []int64{},
+		}
 		if o.Tensor != nil {
 			t.Shape, t.DType = o.Tensor.Shape.Slice(), o.Tensor.DType.String()
 		} else {

@@ -30,12 +30,24 @@ func TestPreferencesAgreeWithTRL(t *testing.T) {
 		name, training      string
 		load, first, steady peak
 	}{
-		{"a copy as reference", `"reference_model":"copy","activation_checkpointing":{"mode":"none"},"attention":{"kernel":"sdpa"}`,
-			peak{60642560, 61626368}, peak{519217592, 521724928}, peak{640502456, 643894272}},
-		{"a copy, recomputed", `"reference_model":"copy","activation_checkpointing":{"mode":"full","reentrant":false},"attention":{"kernel":"eager"}`,
-			peak{60642560, 61626368}, peak{343468392, 345978880}, peak{464753256, 468140032}},
-		{"scored before", `"reference_model":"precomputed","activation_checkpointing":{"mode":"none"},"attention":{"kernel":"sdpa"}`,
-			peak{60642560, 61626368}, peak{}, peak{579859928, 582268928}},
+		{
+			"a copy as reference", `"reference_model":"copy","activation_checkpointing":{"mode":"none"},"attention":{"kernel":"sdpa"}`,
+			peak{60642560, 61626368},
+			peak{519217592, 521724928},
+			peak{640502456, 643894272},
+		},
+		{
+			"a copy, recomputed", `"reference_model":"copy","activation_checkpointing":{"mode":"full","reentrant":false},"attention":{"kernel":"eager"}`,
+			peak{60642560, 61626368},
+			peak{343468392, 345978880},
+			peak{464753256, 468140032},
+		},
+		{
+			"scored before", `"reference_model":"precomputed","activation_checkpointing":{"mode":"none"},"attention":{"kernel":"sdpa"}`,
+			peak{60642560, 61626368},
+			peak{},
+			peak{579859928, 582268928},
+		},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			e, err := estimator.Run(pairs(t, c.training), a100, prior)

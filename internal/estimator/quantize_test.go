@@ -89,8 +89,12 @@ func TestQuantisationNotRun(t *testing.T) {
 		{"another type", spec.Quantization{Type: "gptq-4bit"}, nil, "training.quantization.type: got gptq-4bit, want one of nf4, nf4-double, fp4, fp4-double, int8 (others are not modelled) (nearest: nf4)"},
 		{"another library", spec.Quantization{Type: "nf4", Library: "torchao"}, nil, "training.quantization.library: got torchao, want bitsandbytes (others are not modelled) (nearest: bitsandbytes)"},
 		{"blocks of odd size", spec.Quantization{Type: "nf4", GroupSize: 100}, nil, "training.quantization.group_size: got 100, want a power of two from 32 to 4096 (nearest: 64)"},
-		{"a head that is the embeddings", spec.Quantization{Type: "nf4", QuantizedHead: &on}, func(j *spec.Job) { j.Model.Config["tie_word_embeddings"] = true },
-			"training.quantization.quantized_head: got true, want false: the head is the embeddings' weight, which is not quantised (nearest: false)"},
+		{
+			"a head that is the embeddings",
+			spec.Quantization{Type: "nf4", QuantizedHead: &on},
+			func(j *spec.Job) { j.Model.Config["tie_word_embeddings"] = true },
+			"training.quantization.quantized_head: got true, want false: the head is the embeddings' weight, which is not quantised (nearest: false)",
+		},
 		{"no adapter", spec.Quantization{Type: "nf4"}, func(j *spec.Job) { j.Training.Method = "full" }, "training.method: got full, want lora or dora: quantised weights are frozen (nearest: lora)"},
 		{"a quantised layer trained whole", spec.Quantization{Type: "nf4"}, func(j *spec.Job) {
 			j.Training.Adapter = &spec.Adapter{ModulesToSave: []string{"layers.7.mlp.up_proj"}}

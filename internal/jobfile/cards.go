@@ -57,11 +57,27 @@ func cardOfKey(name string) string {
 // accelerators are SkyPilot's names of cards
 // (skypilot-org/skypilot:sky/utils/accelerator_registry.py and its catalogue).
 var accelerators = []struct{ gpu, name string }{
-	{"A100-SXM4-80GB", "A100-80GB"}, {"A100-PCIE-80GB", "A100-80GB"}, {"A100-SXM4-40GB", "A100"},
-	{"H100-SXM5-80GB", "H100"}, {"H200-SXM-141GB", "H200"}, {"B200", "B200"}, {"GH200-96GB", "GH200"},
-	{"L4", "L4"}, {"L40", "L40"}, {"L40S", "L40S"}, {"A10", "A10"}, {"A10G", "A10G"}, {"A40", "A40"}, {"T4", "T4"},
-	{"V100-SXM2-16GB", "V100"}, {"V100-SXM2-32GB", "V100-32GB"}, {"RTX-4090", "RTX4090"}, {"RTX-3090", "RTX3090"},
-	{"RTX-A6000", "RTXA6000"}, {"RTX-6000-Ada", "RTX6000-Ada"}, {"MI300X", "MI300X"},
+	{"A100-SXM4-80GB", "A100-80GB"},
+	{"A100-PCIE-80GB", "A100-80GB"},
+	{"A100-SXM4-40GB", "A100"},
+	{"H100-SXM5-80GB", "H100"},
+	{"H200-SXM-141GB", "H200"},
+	{"B200", "B200"},
+	{"GH200-96GB", "GH200"},
+	{"L4", "L4"},
+	{"L40", "L40"},
+	{"L40S", "L40S"},
+	{"A10", "A10"},
+	{"A10G", "A10G"},
+	{"A40", "A40"},
+	{"T4", "T4"},
+	{"V100-SXM2-16GB", "V100"},
+	{"V100-SXM2-32GB", "V100-32GB"},
+	{"RTX-4090", "RTX4090"},
+	{"RTX-3090", "RTX3090"},
+	{"RTX-A6000", "RTXA6000"},
+	{"RTX-6000-Ada", "RTX6000-Ada"},
+	{"MI300X", "MI300X"},
 }
 
 func accelerator(gpu string) string {

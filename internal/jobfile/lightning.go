@@ -89,8 +89,13 @@ func lightningDevices() rule {
 
 func lightningStrategy() rule {
 	strategies := []struct{ name, sharding, offload string }{
-		{"ddp", "ddp", ""}, {"fsdp", "fsdp", ""}, {"fsdp_cpu_offload", "fsdp", "parameters"}, {"deepspeed_stage_1", "zero1", ""}, {"deepspeed_stage_2", "zero2", ""},
-		{"deepspeed_stage_2_offload", "zero2", "optimizer"}, {"deepspeed_stage_3", "zero3", ""},
+		{"ddp", "ddp", ""},
+		{"fsdp", "fsdp", ""},
+		{"fsdp_cpu_offload", "fsdp", "parameters"},
+		{"deepspeed_stage_1", "zero1", ""},
+		{"deepspeed_stage_2", "zero2", ""},
+		{"deepspeed_stage_2_offload", "zero2", "optimizer"},
+		{"deepspeed_stage_3", "zero3", ""},
 	}
 	return custom(
 		func(s *Subject, d *document) {

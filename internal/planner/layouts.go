@@ -110,11 +110,15 @@ func layouts() map[string]layout {
 			pairs("attention_dropout", "attention_probs_dropout_prob"))
 		all[name] = layout{modelType: name, sizes: sizes, required: decoderNeeds, dropout: []string{"hidden_dropout_prob"}}
 	}
-	all["modernbert"] = layout{modelType: "modernbert", required: decoderNeeds,
-		sizes: same("hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size", "vocab_size", "max_position_embeddings", "attention_dropout")}
+	all["modernbert"] = layout{
+		modelType: "modernbert", required: decoderNeeds,
+		sizes: same("hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size", "vocab_size", "max_position_embeddings", "attention_dropout"),
+	}
 	all["opt"] = layout{modelType: "opt", required: decoderNeeds, sizes: with(
 		same("hidden_size", "num_hidden_layers", "num_attention_heads", "vocab_size", "max_position_embeddings", "attention_dropout"), pairs("intermediate_size", "ffn_dim"))}
-	all["bloom"] = layout{modelType: "bloom", required: []string{"hidden_size", "num_hidden_layers", "num_attention_heads", "vocab_size"},
-		sizes: pairs("hidden_size", "hidden_size", "num_hidden_layers", "n_layer", "num_attention_heads", "n_head", "vocab_size", "vocab_size", "attention_dropout", "attention_dropout")}
+	all["bloom"] = layout{
+		modelType: "bloom", required: []string{"hidden_size", "num_hidden_layers", "num_attention_heads", "vocab_size"},
+		sizes: pairs("hidden_size", "hidden_size", "num_hidden_layers", "n_layer", "num_attention_heads", "n_head", "vocab_size", "vocab_size", "attention_dropout", "attention_dropout"),
+	}
 	return all
 }

@@ -48,8 +48,11 @@ func namesGiven(m spec.Model) []string {
 		name string
 		set  bool
 	}{
-		{"id", m.ID != ""}, {"config", len(m.Config) > 0}, {"architecture", len(m.Architecture) > 0},
-		{"parameters", m.Parameters != 0}, {"graph", len(m.Graph) > 0},
+		{"id", m.ID != ""},
+		{"config", len(m.Config) > 0},
+		{"architecture", len(m.Architecture) > 0},
+		{"parameters", m.Parameters != 0},
+		{"graph", len(m.Graph) > 0},
 	} {
 		if x.set {
 			names = append(names, x.name)
@@ -173,8 +176,10 @@ func (p *Planner) keptConfig(ctx context.Context, id string) (e HubEntry, found 
 func decodeConfig(id string, text []byte) (map[string]any, error) {
 	var config map[string]any
 	if err := json.Unmarshal(text, &config); err != nil || config == nil {
-		return nil, &fault.Error{Op: "planner: decode config.json", Kind: fault.Unavailable, Err: err,
-			Text: fmt.Sprintf("the hub's config.json of %s is not a JSON object", id)}
+		return nil, &fault.Error{
+			Op: "planner: decode config.json", Kind: fault.Unavailable, Err: err,
+			Text: fmt.Sprintf("the hub's config.json of %s is not a JSON object", id),
+		}
 	}
 	return config, nil
 }

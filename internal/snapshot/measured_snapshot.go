@@ -83,7 +83,6 @@ func newHistory(root map[string]any) *history {
 		size := integer(segment["total_size"])
 		if !within(seen, integer(segment["address"]), size) {
 			before = append(before, traced{Event: "segment_alloc", Address: integer(segment["address"]), Bytes: size, Stream: integer(segment["stream"])})
-
 		}
 		at := integer(segment["address"])
 		for _, b := range items(segment["blocks"]) {

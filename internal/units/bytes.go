@@ -71,8 +71,15 @@ var suffixes = []struct {
 	name string
 	size Bytes
 }{
-	{"tib", 1 << 40}, {"gib", GiB}, {"mib", MiB}, {"kib", KiB},
-	{"tb", 1e12}, {"gb", GB}, {"mb", MB}, {"kb", KB}, {"b", 1},
+	{"tib", 1 << 40},
+	{"gib", GiB},
+	{"mib", MiB},
+	{"kib", KiB},
+	{"tb", 1e12},
+	{"gb", GB},
+	{"mb", MB},
+	{"kb", KB},
+	{"b", 1},
 }
 
 // ParseBytes reads a size with its unit: "12GiB", "80 GB", "512 B". A number

@@ -29,37 +29,61 @@ torch_dtype: bfloat16
 `, `{"version":1,"model":{"id":"gpt2"},"training":{"precision":"bf16-mixed","weights_dtype":"bf16",
 "optimizer":{"name":"adamw","implementation":"fused","library":"torch"},"micro_batch_size":4,"sequence_length":2048,
 "activation_checkpointing":"full","attention":"flash"}}`},
-		{"inside training", `{"model": {"id": "gpt2"}, "training": {"batch_size": 2, "seq_len": 128, "fp16": true, "bf16": false}}`,
-			`{"version":1,"model":{"id":"gpt2"},"training":{"precision":"fp16-mixed","micro_batch_size":2,"sequence_length":128}}`},
-		{"QLoRA", `{"model": {"id": "gpt2"}, "load_in_4bit": true, "lora_r": 16, "lora_alpha": 32, "optim": "paged_adamw_8bit"}`,
+		{
+			"inside training", `{"model": {"id": "gpt2"}, "training": {"batch_size": 2, "seq_len": 128, "fp16": true, "bf16": false}}`,
+			`{"version":1,"model":{"id":"gpt2"},"training":{"precision":"fp16-mixed","micro_batch_size":2,"sequence_length":128}}`,
+		},
+		{
+			"QLoRA", `{"model": {"id": "gpt2"}, "load_in_4bit": true, "lora_r": 16, "lora_alpha": 32, "optim": "paged_adamw_8bit"}`,
 			`{"version":1,"model":{"id":"gpt2"},"training":{"method":"lora","adapter":{"rank":16,"alpha":32},"quantization":"nf4",
-"optimizer":{"name":"adamw","library":"bitsandbytes","state_bits":8,"paged":true}}}`},
+"optimizer":{"name":"adamw","library":"bitsandbytes","state_bits":8,"paged":true}}}`,
+		},
 		{"Lightning's precisions", `{"model": {"id": "gpt2"}, "training": {"precision": 16}}`, `{"version":1,"model":{"id":"gpt2"},"training":{"precision":"fp16-mixed"}}`},
 		{"bf16-true", `{"model": {"id": "gpt2"}, "training": {"precision": "bf16-true"}}`, `{"version":1,"model":{"id":"gpt2"},"training":{"precision":"bf16"}}`},
 		{"32-true", `{"model": {"id": "gpt2"}, "training": {"precision": "32-true"}}`, `{"version":1,"model":{"id":"gpt2"},"training":{"precision":"fp32"}}`},
 		{"zero_stage", `{"model": {"id": "gpt2"}, "zero_stage": 3}`, `{"version":1,"model":{"id":"gpt2"},"parallelism":{"sharding":"zero3"}}`},
-		{"synonym and key agree", `{"model": {"id": "gpt2"}, "batch_size": 4, "gradient_checkpointing": true, "training": {"micro_batch_size": 4, "activation_checkpointing": {"mode": "full", "reentrant": false}}}`,
-			`{"version":1,"model":{"id":"gpt2"},"training":{"micro_batch_size":4,"activation_checkpointing":{"mode":"full","reentrant":false}}}`},
-		{"a name beside an object", `{"model": {"id": "gpt2"}, "optim": "adamw_8bit", "training": {"optimizer": {"paged": true}}}`,
-			`{"version":1,"model":{"id":"gpt2"},"training":{"optimizer":{"name":"adamw","library":"bitsandbytes","state_bits":8,"paged":true}}}`},
-		{"long forms that say no more", `{"model": {"id": "gpt2"}, "training": {"optimizer": {"name": "sgd"}, "loss": {"kind": "chunked"}, "attention": {"kernel": "sdpa"}, "method": "lora", "quantization": {"type": "nf4"}, "ema": {}}}`,
-			`{"version":1,"model":{"id":"gpt2"},"training":{"method":"lora","quantization":"nf4","optimizer":"sgd","attention":"sdpa","loss":"chunked","ema":true}}`},
-		{"nothing is absent", `{"model": {"id": "gpt2"}, "training": {"quantization": "none", "qat": "none", "ema": false, "losses": [], "num_frames": null, "grad_scaler": "auto"}, "parallelism": {"offload": "none", "zero": {"overlap_comm": false}}, "labels": {}}`,
-			`{"version":1,"model":{"id":"gpt2"},"parallelism":{"zero":{"overlap_comm":false}}}`},
-		{"units", `{"model": {"parameters": "7B"}, "target": {"memory_gib": "80 GB", "headroom_gib": "512MiB", "other_processes_gib": 1.5}}`,
-			`{"version":1,"model":{"parameters":7000000000},"target":{"memory_gib":74.505805969,"other_processes_gib":1.5,"headroom_gib":0.5}}`},
-		{"whole numbers as floats", `{"model": {"id": "gpt2"}, "training": {"micro_batch_size": 4.0, "sequence_length": 2e3}}`,
-			`{"version":1,"model":{"id":"gpt2"},"training":{"micro_batch_size":4,"sequence_length":2000}}`},
-		{"merges", "model: {id: gpt2}\ntraining:\n  resident_modules:\n  - &v {name: vae, parameters: 1}\n  - {<<: *v, name: te}\n",
-			`{"version":1,"model":{"id":"gpt2"},"training":{"resident_modules":[{"name":"vae","parameters":1},{"name":"te","parameters":1}]}}`},
-		{"plain versions", "model: {id: gpt2}\nruntime:\n  framework_version: 2.10\n  library_versions: {transformers: 4.50}\n",
-			`{"version":1,"model":{"id":"gpt2"},"runtime":{"framework_version":"2.10","library_versions":{"transformers":"4.50"}}}`},
-		{"anchors", "model: {id: gpt2}\ntraining: {micro_batch_size: &n 0x10, gradient_accumulation_steps: *n, sequence_length: 1_024}\n",
-			`{"version":1,"model":{"id":"gpt2"},"training":{"micro_batch_size":16,"gradient_accumulation_steps":16,"sequence_length":1024}}`},
+		{
+			"synonym and key agree", `{"model": {"id": "gpt2"}, "batch_size": 4, "gradient_checkpointing": true, "training": {"micro_batch_size": 4, "activation_checkpointing": {"mode": "full", "reentrant": false}}}`,
+			`{"version":1,"model":{"id":"gpt2"},"training":{"micro_batch_size":4,"activation_checkpointing":{"mode":"full","reentrant":false}}}`,
+		},
+		{
+			"a name beside an object", `{"model": {"id": "gpt2"}, "optim": "adamw_8bit", "training": {"optimizer": {"paged": true}}}`,
+			`{"version":1,"model":{"id":"gpt2"},"training":{"optimizer":{"name":"adamw","library":"bitsandbytes","state_bits":8,"paged":true}}}`,
+		},
+		{
+			"long forms that say no more", `{"model": {"id": "gpt2"}, "training": {"optimizer": {"name": "sgd"}, "loss": {"kind": "chunked"}, "attention": {"kernel": "sdpa"}, "method": "lora", "quantization": {"type": "nf4"}, "ema": {}}}`,
+			`{"version":1,"model":{"id":"gpt2"},"training":{"method":"lora","quantization":"nf4","optimizer":"sgd","attention":"sdpa","loss":"chunked","ema":true}}`,
+		},
+		{
+			"nothing is absent", `{"model": {"id": "gpt2"}, "training": {"quantization": "none", "qat": "none", "ema": false, "losses": [], "num_frames": null, "grad_scaler": "auto"}, "parallelism": {"offload": "none", "zero": {"overlap_comm": false}}, "labels": {}}`,
+			`{"version":1,"model":{"id":"gpt2"},"parallelism":{"zero":{"overlap_comm":false}}}`,
+		},
+		{
+			"units", `{"model": {"parameters": "7B"}, "target": {"memory_gib": "80 GB", "headroom_gib": "512MiB", "other_processes_gib": 1.5}}`,
+			`{"version":1,"model":{"parameters":7000000000},"target":{"memory_gib":74.505805969,"other_processes_gib":1.5,"headroom_gib":0.5}}`,
+		},
+		{
+			"whole numbers as floats", `{"model": {"id": "gpt2"}, "training": {"micro_batch_size": 4.0, "sequence_length": 2e3}}`,
+			`{"version":1,"model":{"id":"gpt2"},"training":{"micro_batch_size":4,"sequence_length":2000}}`,
+		},
+		{
+			"merges", "model: {id: gpt2}\ntraining:\n  resident_modules:\n  - &v {name: vae, parameters: 1}\n  - {<<: *v, name: te}\n",
+			`{"version":1,"model":{"id":"gpt2"},"training":{"resident_modules":[{"name":"vae","parameters":1},{"name":"te","parameters":1}]}}`,
+		},
+		{
+			"plain versions", "model: {id: gpt2}\nruntime:\n  framework_version: 2.10\n  library_versions: {transformers: 4.50}\n",
+			`{"version":1,"model":{"id":"gpt2"},"runtime":{"framework_version":"2.10","library_versions":{"transformers":"4.50"}}}`,
+		},
+		{
+			"anchors", "model: {id: gpt2}\ntraining: {micro_batch_size: &n 0x10, gradient_accumulation_steps: *n, sequence_length: 1_024}\n",
+			`{"version":1,"model":{"id":"gpt2"},"training":{"micro_batch_size":16,"gradient_accumulation_steps":16,"sequence_length":1024}}`,
+		},
 		{"empty sections", "model: {id: gpt2}\ntraining:\ntarget:\n  gpu:\n", `{"version":1,"model":{"id":"gpt2"}}`},
 		{"no head", `{"model": {"id": "gpt2"}, "training": {"num_classes": 0}}`, `{"version":1,"model":{"id":"gpt2"},"training":{"num_classes":0}}`},
-		{"a config's nulls stay", `{"model": {"config": {"model_type": "llama", "rope_scaling": null, "n": [1, null]}}}`,
-			`{"version":1,"model":{"config":{"model_type":"llama","n":[1,null],"rope_scaling":null}}}`},
+		{
+			"a config's nulls stay", `{"model": {"config": {"model_type": "llama", "rope_scaling": null, "n": [1, null]}}}`,
+			`{"version":1,"model":{"config":{"model_type":"llama","n":[1,null],"rope_scaling":null}}}`,
+		},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
@@ -86,12 +110,18 @@ func TestForms(t *testing.T) {
 	tests := []struct {
 		name, query, want string
 	}{
-		{"short keys", "m=meta-llama/Llama-3.1-8B&gpu=H100-SXM5-80GB&n=8&seq=8192&mb=1&zero=3&ac=full",
-			`{"version":1,"model":{"id":"meta-llama/Llama-3.1-8B"},"training":{"micro_batch_size":1,"sequence_length":8192,"activation_checkpointing":"full"},"parallelism":{"sharding":"zero3"},"target":{"gpu":"H100-SXM5-80GB","count":8}}`},
-		{"dotted paths", "model.id=gpt2&training.optimizer=adamw&training.optimizer.implementation=fused&training.compile=on&runtime.library_versions.transformers=4.50",
-			`{"version":1,"model":{"id":"gpt2"},"training":{"optimizer":{"name":"adamw","implementation":"fused"},"compile":true},"runtime":{"library_versions":{"transformers":"4.50"}}}`},
-		{"short key beside a path", "m=gpt2&opt=adamw_torch&training.optimizer.in_backward=true",
-			`{"version":1,"model":{"id":"gpt2"},"training":{"optimizer":{"name":"adamw","implementation":"foreach","library":"torch","in_backward":true}}}`},
+		{
+			"short keys", "m=meta-llama/Llama-3.1-8B&gpu=H100-SXM5-80GB&n=8&seq=8192&mb=1&zero=3&ac=full",
+			`{"version":1,"model":{"id":"meta-llama/Llama-3.1-8B"},"training":{"micro_batch_size":1,"sequence_length":8192,"activation_checkpointing":"full"},"parallelism":{"sharding":"zero3"},"target":{"gpu":"H100-SXM5-80GB","count":8}}`,
+		},
+		{
+			"dotted paths", "model.id=gpt2&training.optimizer=adamw&training.optimizer.implementation=fused&training.compile=on&runtime.library_versions.transformers=4.50",
+			`{"version":1,"model":{"id":"gpt2"},"training":{"optimizer":{"name":"adamw","implementation":"fused"},"compile":true},"runtime":{"library_versions":{"transformers":"4.50"}}}`,
+		},
+		{
+			"short key beside a path", "m=gpt2&opt=adamw_torch&training.optimizer.in_backward=true",
+			`{"version":1,"model":{"id":"gpt2"},"training":{"optimizer":{"name":"adamw","implementation":"foreach","library":"torch","in_backward":true}}}`,
+		},
 		{"lora implies the method", "m=gpt2&lora=16&targets=q_proj,v_proj", `{"version":1,"model":{"id":"gpt2"},"training":{"method":"lora","adapter":{"rank":16,"target_modules":["q_proj","v_proj"]}}}`},
 		{"unless one is given", "m=gpt2&lora=16&targets=all-linear&method=dora", `{"version":1,"model":{"id":"gpt2"},"training":{"method":"dora","adapter":{"rank":16,"target_modules":"all-linear"}}}`},
 		{"config as text", `config={"model_type":"llama","hidden_size":64}&img=224x224`, `{"version":1,"model":{"config":{"hidden_size":64,"model_type":"llama"}},"training":{"image_size":[224,224]}}`},
@@ -274,8 +304,10 @@ func TestWarnings(t *testing.T) {
 	}{
 		{"nothing to say", `{"model": {"id": "gpt2"}, "training": {"attention": "flash"}}`, nil},
 		{"attention on a ResNet", `{"model": {"id": "torchvision/resnet50"}, "training": {"attention": "flash", "sequence_length": 3}}`, []string{"training.attention", "training.sequence_length"}},
-		{"a schedule without a pipeline", `{"model": {"id": "gpt2"}, "parallelism": {"pipeline_schedule": "gpipe", "virtual_pipeline": 2, "context_comm": "a2a", "sequence_parallel": true}}`,
-			[]string{"parallelism.pipeline_schedule", "parallelism.virtual_pipeline", "parallelism.context_comm", "parallelism.sequence_parallel"}},
+		{
+			"a schedule without a pipeline", `{"model": {"id": "gpt2"}, "parallelism": {"pipeline_schedule": "gpipe", "virtual_pipeline": 2, "context_comm": "a2a", "sequence_parallel": true}}`,
+			[]string{"parallelism.pipeline_schedule", "parallelism.virtual_pipeline", "parallelism.context_comm", "parallelism.sequence_parallel"},
+		},
 		{"settings of another sharding", `{"model": {"id": "gpt2"}, "parallelism": {"data": 2, "sharding": "ddp", "fsdp": {"version": 1}, "zero": {"overlap_comm": true}}}`, []string{"parallelism.fsdp", "parallelism.zero"}},
 		{"settings of another framework", `{"model": {"id": "gpt2"}, "runtime": {"framework": "jax", "allocator": {"expandable_segments": true}, "tensorflow": {"memory_growth": true}}}`, []string{"runtime.allocator", "runtime.tensorflow"}},
 		{"fp8 without fp8", `{"model": {"id": "gpt2"}, "training": {"fp8": {"recipe": "rowwise"}, "modules_to_train": ["head"]}}`, []string{"training.fp8", "training.modules_to_train"}},

@@ -155,8 +155,12 @@ func contains(names []string, name string) bool {
 
 func drawFree(t *rapid.T, label string) *node {
 	return rapid.SampledFrom([]*node{
-		{kind: null, text: "null"}, {kind: boolean, text: "false"}, {kind: number, text: "1e-05"}, {kind: number, text: "4096"},
-		{kind: text, text: "llama"}, {kind: text, text: "7"},
+		{kind: null, text: "null"},
+		{kind: boolean, text: "false"},
+		{kind: number, text: "1e-05"},
+		{kind: number, text: "4096"},
+		{kind: text, text: "llama"},
+		{kind: text, text: "7"},
 		{kind: list, items: []*node{{kind: number, text: "1"}, {kind: text, text: "a,b"}}},
 		{kind: object, members: []member{{key: "a.b", value: &node{kind: null, text: "null"}}}},
 	}).Draw(t, label)

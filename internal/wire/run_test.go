@@ -19,17 +19,21 @@ func TestDecodeRun(t *testing.T) {
 		name, data string
 		want       Run
 	}{
-		{"as reported", `{"source": "callback", "job": {"model": {"id": "gpt2"}}, "environment": {"gpu": "A100", "driver": "550.1", "cuda": null},
+		{
+			"as reported", `{"source": "callback", "job": {"model": {"id": "gpt2"}}, "environment": {"gpu": "A100", "driver": "550.1", "cuda": null},
 			"measured": [{"metric": "allocated", "phase": "first_step", "rank": 0, "bytes": 10, "rounding_bytes": 2}, {"metric": "process", "bytes": 20, "relation": "at_most", "method": "nvml"}], "tags": ["lab"]}`,
 			Run{Source: "callback", Job: gpt2, Environment: Environment{GPU: "A100", Driver: "550.1"}, Tags: []string{"lab"}, Measured: []Measurement{
 				{Metric: "allocated", Phase: "first_step", Rank: "0", Bytes: 10, Rounding: 2, Relation: "equals"},
 				{Metric: "process", Bytes: 20, Relation: "at_most", Method: "nvml"},
-			}}},
-		{"as a row", `{"id": "r1", "source": "a paper", "gpu": "A100 80GB", "job": {"model": {"id": "gpt2"}}, "measured": {"metric": "reserved", "bytes": 7, "relation": "equals", "rounding_bytes": 0, "phase": null},
+			}},
+		},
+		{
+			"as a row", `{"id": "r1", "source": "a paper", "gpu": "A100 80GB", "job": {"model": {"id": "gpt2"}}, "measured": {"metric": "reserved", "bytes": 7, "relation": "equals", "rounding_bytes": 0, "phase": null},
 			"also_measured": [{"metric": "allocated", "bytes": 5, "relation": "equals", "rounding_bytes": 0}], "trust": "A", "tolerance": 0.05, "notes": ""}`,
 			Run{ID: "r1", Source: "a paper", Job: gpt2, Environment: Environment{GPU: "A100 80GB"}, Tags: []string{}, Trust: "A", Tolerance: 0.05, Measured: []Measurement{
 				{Metric: "reserved", Bytes: 7, Relation: "equals"}, {Metric: "allocated", Bytes: 5, Relation: "equals"},
-			}}},
+			}},
+		},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {

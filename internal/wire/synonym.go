@@ -30,8 +30,10 @@ func Synonyms() []Synonym {
 		{Key: "max_length", Path: "training.sequence_length", Help: "TRL"},
 		{Key: "seq_len", Path: "training.sequence_length", Help: "torchtitan"},
 		{Key: "seq_length", Path: "training.sequence_length", Help: "Megatron"},
-		{Key: "gradient_checkpointing", Path: "training.activation_checkpointing", Help: "transformers",
-			Values: map[string]string{"true": "full", "false": "none"}},
+		{
+			Key: "gradient_checkpointing", Path: "training.activation_checkpointing", Help: "transformers",
+			Values: map[string]string{"true": "full", "false": "none"},
+		},
 		{Key: "bf16", Path: "training.precision", Values: onOff("bf16-mixed"), Help: "transformers"},
 		{Key: "fp16", Path: "training.precision", Values: onOff("fp16-mixed"), Help: "transformers"},
 		{Key: "torch_dtype", Path: "training.weights_dtype", Help: "transformers"},
@@ -46,8 +48,10 @@ func Synonyms() []Synonym {
 		{Key: "lora_alpha", Path: "training.adapter.alpha", Method: "lora", Help: "PEFT"},
 		{Key: "lora_dropout", Path: "training.adapter.dropout", Method: "lora", Help: "PEFT"},
 		{Key: "lora_target_modules", Path: "training.adapter.target_modules", Method: "lora", Help: "PEFT"},
-		{Key: "zero_stage", Path: "parallelism.sharding", Help: "DeepSpeed",
-			Values: map[string]string{"0": "ddp", "1": "zero1", "2": "zero2", "3": "zero3"}},
+		{
+			Key: "zero_stage", Path: "parallelism.sharding", Help: "DeepSpeed",
+			Values: map[string]string{"0": "ddp", "1": "zero1", "2": "zero2", "3": "zero3"},
+		},
 	}
 }
 

@@ -42,30 +42,46 @@ func idles() []idle {
 
 func trainingIdles() []idle {
 	return []idle{
-		{"training.attention", func(j spec.Job) bool {
-			return j.Training.Attention != spec.Attention{} && j.Training.Attention.Kernel != "eager"
-		}, mayAttend,
-			"the model is convolutional, without attention"},
-		{"training.sequence_length", func(j spec.Job) bool { return j.Training.SequenceLength > 0 }, mayAttend,
-			"the model is convolutional and takes images"},
-		{"training.packing", func(j spec.Job) bool { return named(j.Training.Packing) }, mayAttend,
-			"the model is convolutional and takes images"},
-		{"training.fp8", func(j spec.Job) bool { return j.Training.FP8 != nil },
-			func(j spec.Job) bool { return j.Training.Precision == spec.PrecisionFP8Mixed }, "precision is not fp8-mixed"},
-		{"training.modules_to_train", func(j spec.Job) bool { return len(j.Training.ModulesToTrain) > 0 },
-			func(j spec.Job) bool { m := j.Training.Method; return m != "" && m != "full" }, "under method full every module is trained"},
-		{"training.optimizer.muon_modules", func(j spec.Job) bool { return len(j.Training.Optimizer.MuonModules) > 0 },
-			func(j spec.Job) bool { return strings.Contains(j.Training.Optimizer.Name, "muon") }, "the optimizer is not muon"},
-		{"training.image_size_is_latent", func(j spec.Job) bool { return j.Training.ImageIsLatent },
-			func(j spec.Job) bool { return len(j.Training.ImageSize) > 0 }, "no image_size is given"},
-		{"training.reference_model", func(j spec.Job) bool { return named(j.Training.ReferenceModel) },
+		{
+			"training.attention", func(j spec.Job) bool {
+				return j.Training.Attention != spec.Attention{} && j.Training.Attention.Kernel != "eager"
+			}, mayAttend,
+			"the model is convolutional, without attention",
+		},
+		{
+			"training.sequence_length", func(j spec.Job) bool { return j.Training.SequenceLength > 0 }, mayAttend,
+			"the model is convolutional and takes images",
+		},
+		{
+			"training.packing", func(j spec.Job) bool { return named(j.Training.Packing) }, mayAttend,
+			"the model is convolutional and takes images",
+		},
+		{
+			"training.fp8", func(j spec.Job) bool { return j.Training.FP8 != nil },
+			func(j spec.Job) bool { return j.Training.Precision == spec.PrecisionFP8Mixed }, "precision is not fp8-mixed",
+		},
+		{
+			"training.modules_to_train", func(j spec.Job) bool { return len(j.Training.ModulesToTrain) > 0 },
+			func(j spec.Job) bool { m := j.Training.Method; return m != "" && m != "full" }, "under method full every module is trained",
+		},
+		{
+			"training.optimizer.muon_modules", func(j spec.Job) bool { return len(j.Training.Optimizer.MuonModules) > 0 },
+			func(j spec.Job) bool { return strings.Contains(j.Training.Optimizer.Name, "muon") }, "the optimizer is not muon",
+		},
+		{
+			"training.image_size_is_latent", func(j spec.Job) bool { return j.Training.ImageIsLatent },
+			func(j spec.Job) bool { return len(j.Training.ImageSize) > 0 }, "no image_size is given",
+		},
+		{
+			"training.reference_model", func(j spec.Job) bool { return named(j.Training.ReferenceModel) },
 			func(j spec.Job) bool {
 				switch j.Training.Objective {
 				case "dpo", "kto", "ppo", "grpo", "distillation":
 					return true
 				}
 				return false
-			}, "the objective has no reference model"},
+			}, "the objective has no reference model",
+		},
 	}
 }
 
@@ -79,8 +95,10 @@ func parallelIdles() []idle {
 		{"parallelism.virtual_pipeline", func(j spec.Job) bool { return j.Parallelism.VirtualPipeline > 1 }, pipelined, alone},
 		{"parallelism.pipeline_layout", func(j spec.Job) bool { return j.Parallelism.PipelineLayout != "" }, pipelined, alone},
 		{"parallelism.microbatch_group_size", func(j spec.Job) bool { return j.Parallelism.MicrobatchGroup > 0 }, pipelined, alone},
-		{"parallelism.context_comm", func(j spec.Job) bool { return j.Parallelism.ContextComm != "" },
-			func(j spec.Job) bool { return j.Parallelism.Context > 1 }, "context is 1"},
+		{
+			"parallelism.context_comm", func(j spec.Job) bool { return j.Parallelism.ContextComm != "" },
+			func(j spec.Job) bool { return j.Parallelism.Context > 1 }, "context is 1",
+		},
 		{"parallelism.sequence_parallel", func(j spec.Job) bool { return j.Parallelism.SequenceParallel }, tensor, "tensor is 1"},
 		{"parallelism.async_tensor", func(j spec.Job) bool { return j.Parallelism.AsyncTensor }, tensor, "tensor is 1"},
 		{"parallelism.expert_tensor", func(j spec.Job) bool { return j.Parallelism.ExpertTensor > 1 }, expert, "expert is 1"},
@@ -88,10 +106,14 @@ func parallelIdles() []idle {
 		{"parallelism.ddp", func(j spec.Job) bool { return j.Parallelism.DDP != nil }, sharded("ddp"), "sharding is not ddp"},
 		{"parallelism.fsdp", func(j spec.Job) bool { return j.Parallelism.FSDP != nil }, sharded("fsdp"), "sharding is not fsdp"},
 		{"parallelism.zero", func(j spec.Job) bool { return j.Parallelism.Zero != nil }, sharded("zero"), "sharding is not zero1, zero2 or zero3"},
-		{"parallelism.megatron", func(j spec.Job) bool { return j.Parallelism.Megatron != nil },
-			func(j spec.Job) bool { return j.Runtime.Trainer == "megatron" || j.Model.Implementation == "megatron" }, "the trainer is not megatron"},
-		{"parallelism.offload_to", func(j spec.Job) bool { return j.Parallelism.OffloadTo != "" },
-			func(j spec.Job) bool { return len(j.Parallelism.Offload) > 0 || j.Training.Optimizer.CPUOffload }, "nothing is offloaded"},
+		{
+			"parallelism.megatron", func(j spec.Job) bool { return j.Parallelism.Megatron != nil },
+			func(j spec.Job) bool { return j.Runtime.Trainer == "megatron" || j.Model.Implementation == "megatron" }, "the trainer is not megatron",
+		},
+		{
+			"parallelism.offload_to", func(j spec.Job) bool { return j.Parallelism.OffloadTo != "" },
+			func(j spec.Job) bool { return len(j.Parallelism.Offload) > 0 || j.Training.Optimizer.CPUOffload }, "nothing is offloaded",
+		},
 	}
 }
 
@@ -100,10 +122,14 @@ func runtimeIdles() []idle {
 		{"runtime.allocator", func(j spec.Job) bool { return j.Runtime.Allocator != spec.AllocatorSettings{} }, framework("pytorch"), "the framework is not pytorch"},
 		{"runtime.tensorflow", func(j spec.Job) bool { return j.Runtime.TensorFlow != nil }, framework("tensorflow"), "the framework is not tensorflow"},
 		{"runtime.jax", func(j spec.Job) bool { return j.Runtime.JAX != nil }, framework("jax"), "the framework is not jax"},
-		{"runtime.holds_outputs", func(j spec.Job) bool { return j.Runtime.HoldsOutputs != spec.Auto },
-			func(j spec.Job) bool { return j.Runtime.Trainer == "plain" }, "only plain loops may hold their outputs or not"},
-		{"runtime.sync_batch_norm", func(j spec.Job) bool { return j.Runtime.SyncBatchNorm },
-			func(j spec.Job) bool { return j.Parallelism.Ranks() > 1 || j.Target.Count > 1 }, "there is one rank"},
+		{
+			"runtime.holds_outputs", func(j spec.Job) bool { return j.Runtime.HoldsOutputs != spec.Auto },
+			func(j spec.Job) bool { return j.Runtime.Trainer == "plain" }, "only plain loops may hold their outputs or not",
+		},
+		{
+			"runtime.sync_batch_norm", func(j spec.Job) bool { return j.Runtime.SyncBatchNorm },
+			func(j spec.Job) bool { return j.Parallelism.Ranks() > 1 || j.Target.Count > 1 }, "there is one rank",
+		},
 	}
 }
 

@@ -49,10 +49,16 @@ func TestParseDivisions(t *testing.T) {
 		fails      string
 	}{
 		{"single", "4", UniformDivisions(4), ""},
-		{"torch's own test", "[64:8,128:2,256:4,512:2,1024:4,>:1]",
-			Divisions{8, 8, 8, 8, 8, 8, 8, 2, 4, 2, 4, 1, 1, 1, 1, 1}, ""},
-		{"gaps are left alone", "[1:4, 4:2, 16:8, >:16]",
-			Divisions{4, 0, 2, 0, 8, 16, 16, 16, 16, 16, 16, 16, 16, 16, 16, 16}, ""},
+		{
+			"torch's own test", "[64:8,128:2,256:4,512:2,1024:4,>:1]",
+			Divisions{8, 8, 8, 8, 8, 8, 8, 2, 4, 2, 4, 1, 1, 1, 1, 1},
+			"",
+		},
+		{
+			"gaps are left alone", "[1:4, 4:2, 16:8, >:16]",
+			Divisions{4, 0, 2, 0, 8, 16, 16, 16, 16, 16, 16, 16, 16, 16, 16, 16},
+			"",
+		},
 		{"all", "[>:2]", UniformDivisions(2), ""},
 		{"beyond the last interval", "[131072:2]", UniformDivisions(2), ""},
 		{"off", "[64:0]", Divisions{}, ""},

@@ -179,7 +179,8 @@ func TestNothingStays(t *testing.T) {
 		require.NoError(t, a.Run(Program{{Events: []Event{{Kind: EmptyCache}}}}, nil))
 		s := a.Stats()
 		require.Equal(t, [5]units.Bytes{}, [5]units.Bytes{
-			s.Requested.Current, s.Allocated.Current, s.Active.Current, s.Reserved.Current, units.Bytes(s.Segments)})
+			s.Requested.Current, s.Allocated.Current, s.Active.Current, s.Reserved.Current, units.Bytes(s.Segments),
+		})
 		require.Equal(t, len(a.blocks), len(a.spare))
 		require.Empty(t, a.segments)
 		require.Equal(t, space{gaps: []span{}}, space{gaps: append([]span{}, a.space.gaps...), end: a.space.end, charged: a.space.charged})
@@ -278,8 +279,10 @@ func TestRepetitionStopsEarly(t *testing.T) {
 }
 
 func TestNestedRepetition(t *testing.T) {
-	inner := Part{Repeat: 64, Events: []Event{{Kind: Alloc, Block: 1, Bytes: 3 << 20}, {Kind: Alloc, Block: 2, Bytes: 100}, {Kind: Free, Block: 1}},
-		Carry: []Carry{{From: 2, To: 0}}}
+	inner := Part{
+		Repeat: 64, Events: []Event{{Kind: Alloc, Block: 1, Bytes: 3 << 20}, {Kind: Alloc, Block: 2, Bytes: 100}, {Kind: Free, Block: 1}},
+		Carry: []Carry{{From: 2, To: 0}},
+	}
 	inner.Events = append(inner.Events[:2:2], Event{Kind: Free, Block: 0}, inner.Events[2])
 	p := Program{
 		{Events: []Event{{Kind: Alloc, Block: 0, Bytes: 100}}},

@@ -87,10 +87,12 @@ func (m *Machine) raise(t *Tensor) *Tensor {
 	return m.cast(t, F32)
 }
 
-var toCopy = &Rule{Name: "_to_copy", Source: "tools/autograd/derivatives.yaml:_to_copy",
+var toCopy = &Rule{
+	Name: "_to_copy", Source: "tools/autograd/derivatives.yaml:_to_copy",
 	Backward: func(m *Machine, n *Node, dOut []*Tensor) Grads {
 		return Grads{m.allocLike(dOut[0], n.attrs.DType)}
-	}}
+	},
+}
 
 // cast is t.to(d) with d different from t's type: an owned copy.
 func (m *Machine) cast(t *Tensor, d DType) *Tensor {

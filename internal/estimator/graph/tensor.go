@@ -17,8 +17,10 @@ const (
 	I8
 )
 
-var dtypeSizes = [...]int64{4, 2, 2, 8, 4, 1, 1, 1}
-var dtypeNames = [...]string{"fp32", "fp16", "bf16", "int64", "int32", "bool", "uint8", "int8"}
+var (
+	dtypeSizes = [...]int64{4, 2, 2, 8, 4, 1, 1, 1}
+	dtypeNames = [...]string{"fp32", "fp16", "bf16", "int64", "int32", "bool", "uint8", "int8"}
+)
 
 // Size is the bytes of one element.
 func (d DType) Size() int64 { return dtypeSizes[d] }
@@ -195,8 +197,10 @@ const (
 )
 
 // CategoryNames are the public names, by Category.
-var CategoryNames = [...]string{"parameters", "gradients", "optimizer", "master_weights", "adapters", "activations", "logits", "temporaries",
-	"buckets", "inputs", "resident_modules", "cublas_workspace", "conv_workspace", "rounding", "fragmentation", "context", "communication", "other"}
+var CategoryNames = [...]string{
+	"parameters", "gradients", "optimizer", "master_weights", "adapters", "activations", "logits", "temporaries",
+	"buckets", "inputs", "resident_modules", "cublas_workspace", "conv_workspace", "rounding", "fragmentation", "context", "communication", "other",
+}
 
 // String is the category's public name.
 func (c Category) String() string { return CategoryNames[c] }

@@ -34,21 +34,44 @@ var efficientnets = map[string]efficientnetShape{
 	"efficientnet_b4": efficientnetB(1.4, 1.8, 0.4), "efficientnet_b5": efficientnetB(1.6, 2.2, 0.4),
 	"efficientnet_b6": efficientnetB(1.8, 2.6, 0.5), "efficientnet_b7": efficientnetB(2.0, 3.1, 0.5),
 	"efficientnet_v2_s": {last: 1280, dropout: 0.2, stages: []mbStage{
-		{true, 1, 3, 1, 24, 24, 2}, {true, 4, 3, 2, 24, 48, 4}, {true, 4, 3, 2, 48, 64, 4},
-		{false, 4, 3, 2, 64, 128, 6}, {false, 6, 3, 1, 128, 160, 9}, {false, 6, 3, 2, 160, 256, 15}}},
+		{true, 1, 3, 1, 24, 24, 2},
+		{true, 4, 3, 2, 24, 48, 4},
+		{true, 4, 3, 2, 48, 64, 4},
+		{false, 4, 3, 2, 64, 128, 6},
+		{false, 6, 3, 1, 128, 160, 9},
+		{false, 6, 3, 2, 160, 256, 15},
+	}},
 	"efficientnet_v2_m": {last: 1280, dropout: 0.3, stages: []mbStage{
-		{true, 1, 3, 1, 24, 24, 3}, {true, 4, 3, 2, 24, 48, 5}, {true, 4, 3, 2, 48, 80, 5},
-		{false, 4, 3, 2, 80, 160, 7}, {false, 6, 3, 1, 160, 176, 14}, {false, 6, 3, 2, 176, 304, 18}, {false, 6, 3, 1, 304, 512, 5}}},
+		{true, 1, 3, 1, 24, 24, 3},
+		{true, 4, 3, 2, 24, 48, 5},
+		{true, 4, 3, 2, 48, 80, 5},
+		{false, 4, 3, 2, 80, 160, 7},
+		{false, 6, 3, 1, 160, 176, 14},
+		{false, 6, 3, 2, 176, 304, 18},
+		{false, 6, 3, 1, 304, 512, 5},
+	}},
 	"efficientnet_v2_l": {last: 1280, dropout: 0.4, stages: []mbStage{
-		{true, 1, 3, 1, 32, 32, 4}, {true, 4, 3, 2, 32, 64, 7}, {true, 4, 3, 2, 64, 96, 7},
-		{false, 4, 3, 2, 96, 192, 10}, {false, 6, 3, 1, 192, 224, 19}, {false, 6, 3, 2, 224, 384, 25}, {false, 6, 3, 1, 384, 640, 7}}},
+		{true, 1, 3, 1, 32, 32, 4},
+		{true, 4, 3, 2, 32, 64, 7},
+		{true, 4, 3, 2, 64, 96, 7},
+		{false, 4, 3, 2, 96, 192, 10},
+		{false, 6, 3, 1, 192, 224, 19},
+		{false, 6, 3, 2, 224, 384, 25},
+		{false, 6, 3, 1, 384, 640, 7},
+	}},
 }
 
 // efficientnetB scales the table of B0 in width and depth.
 func efficientnetB(width, depth, dropout float64) efficientnetShape {
 	stages := []mbStage{
-		{false, 1, 3, 1, 32, 16, 1}, {false, 6, 3, 2, 16, 24, 2}, {false, 6, 5, 2, 24, 40, 2}, {false, 6, 3, 2, 40, 80, 3},
-		{false, 6, 5, 1, 80, 112, 3}, {false, 6, 5, 2, 112, 192, 4}, {false, 6, 3, 1, 192, 320, 1}}
+		{false, 1, 3, 1, 32, 16, 1},
+		{false, 6, 3, 2, 16, 24, 2},
+		{false, 6, 5, 2, 24, 40, 2},
+		{false, 6, 3, 2, 40, 80, 3},
+		{false, 6, 5, 1, 80, 112, 3},
+		{false, 6, 5, 2, 112, 192, 4},
+		{false, 6, 3, 1, 192, 320, 1},
+	}
 	for i := range stages {
 		s := &stages[i]
 		s.in, s.out = makeDivisible(float64(s.in)*width, 8), makeDivisible(float64(s.out)*width, 8)

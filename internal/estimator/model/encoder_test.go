@@ -46,8 +46,10 @@ func TestParametersOfEncoders(t *testing.T) {
 
 // A config is refused with everything that is wrong with it.
 func TestEncoderConfigsRefused(t *testing.T) {
-	config := map[string]any{"model_type": "bert", "architectures": []any{"BertForPreTraining"}, "hidden_size": 65.0, "num_hidden_layers": 2.0, "num_attention_heads": 4.0,
-		"vocab_size": 1000.0, "is_decoder": true, "position_embedding_type": "relative_key", "hidden_act": "mystery"}
+	config := map[string]any{
+		"model_type": "bert", "architectures": []any{"BertForPreTraining"}, "hidden_size": 65.0, "num_hidden_layers": 2.0, "num_attention_heads": 4.0,
+		"vocab_size": 1000.0, "is_decoder": true, "position_embedding_type": "relative_key", "hidden_act": "mystery",
+	}
 	family, err := model.Of(config)
 	require.NoError(t, err)
 	_, err = family.New(*model.Read(config), model.Build{Versions: spec.Versions{Torch: spec.Version{2, 15}, Transformers: spec.Version{5, 24}}})

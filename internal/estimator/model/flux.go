@@ -125,8 +125,13 @@ func (g fluxConfig) inputs(s Sizes) []Input {
 	text := s.text(512, g.text)
 	packed := graph.D(s.Batch, tokens, g.in)
 	in := []Input{
-		{target, s.Continuous, packed}, {timestep, s.Continuous, graph.D(s.Batch)}, {hiddenStates, s.Continuous, packed}, text,
-		{pooledText, s.Continuous, graph.D(s.Batch, g.pooled)}, {imageIDs, s.Continuous, graph.D(tokens, 3)}, {textIDs, s.Continuous, graph.D(text.Shape.D[1], 3)},
+		{target, s.Continuous, packed},
+		{timestep, s.Continuous, graph.D(s.Batch)},
+		{hiddenStates, s.Continuous, packed},
+		text,
+		{pooledText, s.Continuous, graph.D(s.Batch, g.pooled)},
+		{imageIDs, s.Continuous, graph.D(tokens, 3)},
+		{textIDs, s.Continuous, graph.D(text.Shape.D[1], 3)},
 	}
 	if g.guidance {
 		in = append(in, Input{guidance, s.Continuous, graph.D(s.Batch)})

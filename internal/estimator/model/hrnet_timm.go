@@ -55,7 +55,9 @@ func newTimmHRNet(c Config, b Build) (*Network, error) {
 	}
 	head := t.head(m, before)
 	classify := inOrder([]*graph.Module{m.Child("global_pool", selectAdaptivePool()), m.Child("classifier", linear(b.DType, 2048, n, true))})
-	stages := func(f *graph.Frame, in ...*graph.Tensor) []*graph.Tensor { return runTimmHRLevels(f, layer1, levels, in[0]) }
+	stages := func(f *graph.Frame, in ...*graph.Tensor) []*graph.Tensor {
+		return runTimmHRLevels(f, layer1, levels, in[0])
+	}
 	features := func(f *graph.Frame, in ...*graph.Tensor) []*graph.Tensor {
 		x := in[0]
 		for _, part := range stem {

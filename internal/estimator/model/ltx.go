@@ -113,7 +113,10 @@ func newLTX(c Config, b Build) (*Network, error) {
 		text := s.text(128, g.caption)
 		packed := graph.D(s.Batch, size[1]*size[2]*size[3], g.in)
 		return []Input{
-			{target, s.Continuous, packed}, {timestep, graph.I64, graph.D(s.Batch)}, {hiddenStates, s.Continuous, packed}, text,
+			{target, s.Continuous, packed},
+			{timestep, graph.I64, graph.D(s.Batch)},
+			{hiddenStates, s.Continuous, packed},
+			text,
 			{textMask, s.Continuous, graph.D(s.Batch, text.Shape.D[1])},
 		}
 	}

@@ -87,7 +87,8 @@ func mmDeepStem(d graph.DType, in, width int64) *graph.Module {
 // mmResLayer is ResLayer: a stage of residual blocks, the first of which may
 // stride and, where dilations are contracted, dilates half as far.
 func mmResLayer(d graph.DType, block func(in, planes, stride, dilation int64, shortcut *graph.Module) *graph.Module,
-	in, planes, out int64, blocks int, stride, dilation int64, contract bool) *graph.Module {
+	in, planes, out int64, blocks int, stride, dilation int64, contract bool,
+) *graph.Module {
 	var shortcut *graph.Module
 	if stride != 1 || in != out {
 		shortcut = sequential(conv2d(d, in, out, convShape{kernel: 1, stride: stride}), batchNorm(d, out))

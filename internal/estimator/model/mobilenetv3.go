@@ -31,10 +31,17 @@ type mobileShape struct {
 var mobilenetV3s = map[string]mobileShape{
 	"mobilenet_v3_large": mobilenetV3Large(1),
 	"mobilenet_v3_small": {last: 1024, blocks: []mobileBlock{
-		{16, 3, 16, 16, true, false, 2, 1}, {16, 3, 72, 24, false, false, 2, 1}, {24, 3, 88, 24, false, false, 1, 1},
-		{24, 5, 96, 40, true, true, 2, 1}, {40, 5, 240, 40, true, true, 1, 1}, {40, 5, 240, 40, true, true, 1, 1},
-		{40, 5, 120, 48, true, true, 1, 1}, {48, 5, 144, 48, true, true, 1, 1},
-		{48, 5, 288, 96, true, true, 2, 1}, {96, 5, 576, 96, true, true, 1, 1}, {96, 5, 576, 96, true, true, 1, 1},
+		{16, 3, 16, 16, true, false, 2, 1},
+		{16, 3, 72, 24, false, false, 2, 1},
+		{24, 3, 88, 24, false, false, 1, 1},
+		{24, 5, 96, 40, true, true, 2, 1},
+		{40, 5, 240, 40, true, true, 1, 1},
+		{40, 5, 240, 40, true, true, 1, 1},
+		{40, 5, 120, 48, true, true, 1, 1},
+		{48, 5, 144, 48, true, true, 1, 1},
+		{48, 5, 288, 96, true, true, 2, 1},
+		{96, 5, 576, 96, true, true, 1, 1},
+		{96, 5, 576, 96, true, true, 1, 1},
 	}},
 }
 
@@ -42,11 +49,21 @@ var mobilenetV3s = map[string]mobileShape{
 // it is the backbone of a segmentor.
 func mobilenetV3Large(dilation int64) mobileShape {
 	return mobileShape{last: 1280, blocks: []mobileBlock{
-		{16, 3, 16, 16, false, false, 1, 1}, {16, 3, 64, 24, false, false, 2, 1}, {24, 3, 72, 24, false, false, 1, 1},
-		{24, 5, 72, 40, true, false, 2, 1}, {40, 5, 120, 40, true, false, 1, 1}, {40, 5, 120, 40, true, false, 1, 1},
-		{40, 3, 240, 80, false, true, 2, 1}, {80, 3, 200, 80, false, true, 1, 1}, {80, 3, 184, 80, false, true, 1, 1}, {80, 3, 184, 80, false, true, 1, 1},
-		{80, 3, 480, 112, true, true, 1, 1}, {112, 3, 672, 112, true, true, 1, 1},
-		{112, 5, 672, 160, true, true, 2, dilation}, {160, 5, 960, 160, true, true, 1, dilation}, {160, 5, 960, 160, true, true, 1, dilation},
+		{16, 3, 16, 16, false, false, 1, 1},
+		{16, 3, 64, 24, false, false, 2, 1},
+		{24, 3, 72, 24, false, false, 1, 1},
+		{24, 5, 72, 40, true, false, 2, 1},
+		{40, 5, 120, 40, true, false, 1, 1},
+		{40, 5, 120, 40, true, false, 1, 1},
+		{40, 3, 240, 80, false, true, 2, 1},
+		{80, 3, 200, 80, false, true, 1, 1},
+		{80, 3, 184, 80, false, true, 1, 1},
+		{80, 3, 184, 80, false, true, 1, 1},
+		{80, 3, 480, 112, true, true, 1, 1},
+		{112, 3, 672, 112, true, true, 1, 1},
+		{112, 5, 672, 160, true, true, 2, dilation},
+		{160, 5, 960, 160, true, true, 1, dilation},
+		{160, 5, 960, 160, true, true, 1, dilation},
 	}}
 }
 

@@ -38,13 +38,28 @@ func TestAdapt(t *testing.T) {
 		{"the family's own layers", "lora", spec.Adapter{Rank: 8}, false, []string{"q_proj", "v_proj"}, 14336},
 		{"named layers", "lora", spec.Adapter{Rank: 8, TargetModules: names("q_proj", "v_proj")}, false, []string{"q_proj", "v_proj"}, 14336},
 		{"a name that another family has", "lora", spec.Adapter{Rank: 8, TargetModules: names("q_proj", "v_proj", "c_attn")}, false, []string{"q_proj", "v_proj"}, 14336},
-		{"every linear layer but the head", "lora", spec.Adapter{Rank: 8, TargetModules: spec.Targets{AllLinear: true}}, false,
-			[]string{"q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"}, 71680},
-		{"with magnitudes", "dora", spec.Adapter{Rank: 8, TargetModules: spec.Targets{AllLinear: true}}, false,
-			[]string{"q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"}, 76288},
+		{
+			"every linear layer but the head", "lora",
+			spec.Adapter{Rank: 8, TargetModules: spec.Targets{AllLinear: true}},
+			false,
+			[]string{"q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"},
+			71680,
+		},
+		{
+			"with magnitudes", "dora",
+			spec.Adapter{Rank: 8, TargetModules: spec.Targets{AllLinear: true}},
+			false,
+			[]string{"q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"},
+			76288,
+		},
 		{"a name that is only the end of a word", "lora", spec.Adapter{Rank: 8, TargetModules: names("proj", "q_proj")}, false, []string{"q_proj"}, 8192},
-		{"modules trained whole get no adapter", "lora", spec.Adapter{Rank: 8, TargetModules: names("q_proj", "lm_head"), ModulesToSave: []string{"lm_head"}}, true,
-			[]string{"q_proj"}, 8192 + 256000},
+		{
+			"modules trained whole get no adapter", "lora",
+			spec.Adapter{Rank: 8, TargetModules: names("q_proj", "lm_head"), ModulesToSave: []string{"lm_head"}},
+			true,
+			[]string{"q_proj"},
+			8192 + 256000,
+		},
 	}
 	for _, c := range cases {
 		t.Run(c.name, func(t *testing.T) {

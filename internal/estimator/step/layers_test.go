@@ -41,8 +41,10 @@ func TestCopiesAreExact(t *testing.T) {
 
 func drawJob(t *rapid.T) spec.Job {
 	layers := float64(rapid.IntRange(7, 12).Draw(t, "layers"))
-	config := map[string]any{"model_type": "llama", "hidden_size": 64.0, "intermediate_size": 160.0, "num_attention_heads": 8.0,
-		"num_key_value_heads": 2.0, "vocab_size": 128.0, "num_hidden_layers": layers, "tie_word_embeddings": rapid.Bool().Draw(t, "tied")}
+	config := map[string]any{
+		"model_type": "llama", "hidden_size": 64.0, "intermediate_size": 160.0, "num_attention_heads": 8.0,
+		"num_key_value_heads": 2.0, "vocab_size": 128.0, "num_hidden_layers": layers, "tie_word_embeddings": rapid.Bool().Draw(t, "tied"),
+	}
 	if rapid.Bool().Draw(t, "gpt2") {
 		config = map[string]any{"model_type": "gpt2", "n_embd": 64.0, "n_head": 8.0, "n_positions": 128.0, "vocab_size": 128.0, "n_layer": layers}
 	}

@@ -116,8 +116,10 @@ func beyondAsides(j *spec.Job, f *fault.Fields) {
 			path string
 			on   bool
 		}{
-			{"training.evaluation", t.Evaluation != nil}, {"training.generation", t.Generation != nil},
-			{"training.checkpoint_save", t.CheckpointSave != "" && t.CheckpointSave != "none"}, {"training.ema", t.EMA != nil},
+			{"training.evaluation", t.Evaluation != nil},
+			{"training.generation", t.Generation != nil},
+			{"training.checkpoint_save", t.CheckpointSave != "" && t.CheckpointSave != "none"},
+			{"training.ema", t.EMA != nil},
 			{"training.gradients_resident_before_step", t.GradsResident},
 		} {
 			if s.on {

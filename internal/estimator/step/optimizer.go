@@ -128,11 +128,15 @@ func (r *Run) doubtOptimizer(k optimizerKey) {
 	switch {
 	case r.Job.Training.Optimizer.CPUOffload:
 	case k.library == "torchao":
-		r.doubt(Doubt{Code: "compiled_optimizer", Path: "training.optimizer",
-			Text: "torchao compiles its update: what its kernels keep between them is taken as two fp32 copies of one parameter, and the tuning of a first run, which takes 40 MiB and more, is not counted."})
+		r.doubt(Doubt{
+			Code: "compiled_optimizer", Path: "training.optimizer",
+			Text: "torchao compiles its update: what its kernels keep between them is taken as two fp32 copies of one parameter, and the tuning of a first run, which takes 40 MiB and more, is not counted.",
+		})
 	case k.name == "galore_adamw":
-		r.doubt(Doubt{Code: "svd_workspace", Path: "training.optimizer", Error: svdError,
-			Text: "GaLore decomposes the gradient of each matrix now and then; the workspace that cuSOLVER takes for it is not counted."})
+		r.doubt(Doubt{
+			Code: "svd_workspace", Path: "training.optimizer", Error: svdError,
+			Text: "GaLore decomposes the gradient of each matrix now and then; the workspace that cuSOLVER takes for it is not counted.",
+		})
 	}
 }
 

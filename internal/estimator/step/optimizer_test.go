@@ -264,40 +264,61 @@ func TestNewOptimizerRefuses(t *testing.T) {
 		want  []string // paths
 		near  string
 	}{
-		{"an unknown name", "2.15.0", func() spec.Optimizer {
-			return spec.Optimizer{Name: "adan", Library: "torch", Implementation: "fused"}
-		}, spec.FP32, false,
-			[]string{"training.optimizer"}, "{name: adagrad, library: torch, implementation: fused}"},
+		{
+			"an unknown name", "2.15.0", func() spec.Optimizer {
+				return spec.Optimizer{Name: "adan", Library: "torch", Implementation: "fused"}
+			}, spec.FP32, false,
+			[]string{"training.optimizer"},
+			"{name: adagrad, library: torch, implementation: fused}",
+		},
 		{"a library that lacks it", "2.15.0", func() spec.Optimizer {
 			return spec.Optimizer{Name: "lion", Library: "torch", Implementation: "foreach"}
 		}, spec.FP32, false, []string{"training.optimizer"}, "{name: lion, library: bitsandbytes}"},
-		{"8 bit states of torch", "2.15.0", func() spec.Optimizer { o := torchAdamW; o.StateBits = 8; return o }, spec.FP32, false,
-			[]string{"training.optimizer.state_bits"}, "32"},
+		{
+			"8 bit states of torch", "2.15.0", func() spec.Optimizer { o := torchAdamW; o.StateBits = 8; return o }, spec.FP32, false,
+			[]string{"training.optimizer.state_bits"},
+			"32",
+		},
 		{"8 bit states of APOLLO", "2.15.0", func() spec.Optimizer {
 			return spec.Optimizer{Name: "apollo_adamw", Library: "apollo-torch", StateBits: 8}
 		}, spec.FP32, false, []string{"training.optimizer.state_bits"}, "32"},
 		{"Muon of an old torch", "2.6.0", func() spec.Optimizer {
 			return spec.Optimizer{Name: "muon", Library: "torch", Implementation: "for-loop"}
 		}, spec.FP32, false, []string{"training.optimizer.name"}, "adamw"},
-		{"a host of torch", "2.15.0", func() spec.Optimizer { o := torchAdamW; o.CPUOffload = true; return o }, spec.FP32, false,
-			[]string{"training.optimizer.cpu_offload"}, "false"},
-		{"a scaler before a step in backward", "2.15.0", func() spec.Optimizer { o := torchAdamW; o.InBackward = true; return o }, spec.FP32, true,
-			[]string{"training.grad_scaler"}, "false"},
-		{"several wrongs at once", "2.15.0", func() spec.Optimizer { o := torchAdamW; o.Momentum, o.Nesterov, o.Paged = &half, true, true; return o }, spec.FP32, false,
-			[]string{"training.optimizer.paged", "training.optimizer.momentum", "training.optimizer.nesterov"}, "false"},
+		{
+			"a host of torch", "2.15.0", func() spec.Optimizer { o := torchAdamW; o.CPUOffload = true; return o }, spec.FP32, false,
+			[]string{"training.optimizer.cpu_offload"},
+			"false",
+		},
+		{
+			"a scaler before a step in backward", "2.15.0", func() spec.Optimizer { o := torchAdamW; o.InBackward = true; return o }, spec.FP32, true,
+			[]string{"training.grad_scaler"},
+			"false",
+		},
+		{
+			"several wrongs at once", "2.15.0", func() spec.Optimizer { o := torchAdamW; o.Momentum, o.Nesterov, o.Paged = &half, true, true; return o }, spec.FP32, false,
+			[]string{"training.optimizer.paged", "training.optimizer.momentum", "training.optimizer.nesterov"},
+			"false",
+		},
 		{"nesterov without momentum", "2.15.0", func() spec.Optimizer {
 			return spec.Optimizer{Name: "sgd", Library: "torch", Implementation: "foreach", Nesterov: true}
 		}, spec.FP32, false, []string{"training.optimizer.nesterov"}, "false"},
 		{"SGD of bitsandbytes without momentum", "2.15.0", func() spec.Optimizer {
 			return spec.Optimizer{Name: "sgd", Library: "bitsandbytes", Momentum: &none}
 		}, spec.FP32, false, []string{"training.optimizer.momentum"}, "0.9"},
-		{"RMSprop of bitsandbytes on bf16", "2.15.0", func() spec.Optimizer { return spec.Optimizer{Name: "rmsprop", Library: "bitsandbytes"} }, spec.BF16, false,
-			[]string{"training.optimizer"}, "adamw"},
+		{
+			"RMSprop of bitsandbytes on bf16", "2.15.0", func() spec.Optimizer { return spec.Optimizer{Name: "rmsprop", Library: "bitsandbytes"} }, spec.BF16, false,
+			[]string{"training.optimizer"},
+			"adamw",
+		},
 		{"fused Adagrad of an old torch", "2.6.0", func() spec.Optimizer {
 			return spec.Optimizer{Name: "adagrad", Library: "torch", Implementation: "fused"}
 		}, spec.FP32, false, []string{"training.optimizer.implementation"}, "foreach"},
-		{"a scaler on bf16 gradients", "2.15.0", func() spec.Optimizer { return torchAdamW }, spec.BF16, true,
-			[]string{"training.grad_scaler"}, "false"},
+		{
+			"a scaler on bf16 gradients", "2.15.0", func() spec.Optimizer { return torchAdamW }, spec.BF16, true,
+			[]string{"training.grad_scaler"},
+			"false",
+		},
 		{"nothing", "2.15.0", func() spec.Optimizer { return torchAdamW }, spec.FP32, true, nil, ""},
 	} {
 		t.Run(c.name, func(t *testing.T) {

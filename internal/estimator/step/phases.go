@@ -133,8 +133,10 @@ func (r *Run) generate(f *graph.Frame) {
 		size *= max(1, t.GradAccumSteps) // one generation serves the step's micro batches
 	}
 	kv := cacheOf(r)
-	r.doubt(Doubt{Code: "generation", Path: "training.generation", Error: generationError,
-		Text: "Generation is modelled as the prompt's pass and the growth of the key-value cache; what a token's own pass takes is not counted."})
+	r.doubt(Doubt{
+		Code: "generation", Path: "training.generation", Error: generationError,
+		Text: "Generation is modelled as the prompt's pass and the growth of the key-value cache; what a token's own pass takes is not counted.",
+	})
 	cache := kv.make(r, int64(size), prompt)
 	r.lastTokenOnly(func() {
 		inputs := model.TokenInputs(model.Sizes{Batch: int64(size), Tokens: prompt, Masked: true})

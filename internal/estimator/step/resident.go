@@ -69,8 +69,10 @@ func (r *Run) settle() {
 	for _, m := range t.ResidentModules {
 		r.place(residentRule, m)
 		if m.RunsInStep {
-			r.doubt(Doubt{Code: "resident_activations", Path: "training.resident_modules", Error: residentError,
-				Text: "What " + m.Name + " keeps while it runs is not known from its count of parameters and is not counted."})
+			r.doubt(Doubt{
+				Code: "resident_activations", Path: "training.resident_modules", Error: residentError,
+				Text: "What " + m.Name + " keeps while it runs is not known from its count of parameters and is not counted.",
+			})
 		}
 	}
 	if t.Conditioning == "in-step" && len(t.ResidentModules) == 0 {

@@ -25,8 +25,10 @@ func TestSavedBytesPerTokenAndLayer(t *testing.T) {
 		llamaLinear   = 64*64 + 2*64*16 + 64*64 + 3*64*160
 	)
 	llama := map[string]any{"model_type": "llama", "hidden_size": 64.0, "intermediate_size": 160.0, "num_attention_heads": 8.0, "num_key_value_heads": 2.0, "vocab_size": 128.0}
-	gpt2 := map[string]any{"model_type": "gpt2", "n_embd": 64.0, "n_head": 8.0, "n_positions": 128.0, "vocab_size": 128.0,
-		"activation_function": "gelu_new", "resid_pdrop": 0.0, "embd_pdrop": 0.0, "attn_pdrop": 0.0}
+	gpt2 := map[string]any{
+		"model_type": "gpt2", "n_embd": 64.0, "n_head": 8.0, "n_positions": 128.0, "vocab_size": 128.0,
+		"activation_function": "gelu_new", "resid_pdrop": 0.0, "embd_pdrop": 0.0, "attn_pdrop": 0.0,
+	}
 	gpt2Fused := map[string]any{}
 	for k, v := range gpt2 {
 		gpt2Fused[k] = v

@@ -79,9 +79,11 @@ func newZeroFlat(r *Run, groups [][]*graph.Param) *zeroFlat {
 		r.ParamGroups = append(r.ParamGroups, []*graph.Param{g.master})
 	}
 	if most, own := z.fullest(), z.keeps(z.rank); most > own+own/worthTelling && !z.offload {
-		r.doubt(Doubt{Code: "ranks_differ", Path: "parallelism.sharding",
+		r.doubt(Doubt{
+			Code: "ranks_differ", Path: "parallelism.sharding",
 			Text: "The first rank is counted. A rank keeps the whole gradient of a parameter that it updates any part of, and the fullest keeps up to " +
-				units.Bytes((most-own)*z.dtype.Size()).String() + " more of them."})
+				units.Bytes((most-own)*z.dtype.Size()).String() + " more of them.",
+		})
 	}
 	return z
 }

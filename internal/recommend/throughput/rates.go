@@ -38,12 +38,21 @@ const gb = 1e9
 // links lists them by the beginning of the card's key, the first match counts.
 func links() []link {
 	return []link{
-		{"B200", 720 * gb, 40 * gb, 50 * gb}, {"GB200", 720 * gb, 40 * gb, 200 * gb}, {"B300", 720 * gb, 80 * gb, 50 * gb},
-		{"H100-PCIE", 25 * gb, 20 * gb, 50 * gb}, {"H100-NVL", 240 * gb, 20 * gb, 50 * gb},
-		{"H100", 360 * gb, 40 * gb, 50 * gb}, {"H200", 360 * gb, 40 * gb, 50 * gb}, {"GH200", 360 * gb, 20 * gb, 350 * gb}, {"H20", 360 * gb, 40 * gb, 50 * gb},
-		{"A100-SXM", 240 * gb, 20 * gb, 25 * gb}, {"A100", 25 * gb, 10 * gb, 25 * gb},
-		{"V100-SXM", 120 * gb, 10 * gb, 12 * gb}, {"P100-SXM", 60 * gb, 10 * gb, 12 * gb},
-		{"MI3", 300 * gb, 40 * gb, 50 * gb}, {"MI2", 150 * gb, 20 * gb, 25 * gb},
+		{"B200", 720 * gb, 40 * gb, 50 * gb},
+		{"GB200", 720 * gb, 40 * gb, 200 * gb},
+		{"B300", 720 * gb, 80 * gb, 50 * gb},
+		{"H100-PCIE", 25 * gb, 20 * gb, 50 * gb},
+		{"H100-NVL", 240 * gb, 20 * gb, 50 * gb},
+		{"H100", 360 * gb, 40 * gb, 50 * gb},
+		{"H200", 360 * gb, 40 * gb, 50 * gb},
+		{"GH200", 360 * gb, 20 * gb, 350 * gb},
+		{"H20", 360 * gb, 40 * gb, 50 * gb},
+		{"A100-SXM", 240 * gb, 20 * gb, 25 * gb},
+		{"A100", 25 * gb, 10 * gb, 25 * gb},
+		{"V100-SXM", 120 * gb, 10 * gb, 12 * gb},
+		{"P100-SXM", 60 * gb, 10 * gb, 12 * gb},
+		{"MI3", 300 * gb, 40 * gb, 50 * gb},
+		{"MI2", 150 * gb, 20 * gb, 25 * gb},
 		{"RTX", 8 * gb, 3 * gb, 20 * gb},
 	}
 }
