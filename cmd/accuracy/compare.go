@@ -130,6 +130,9 @@ func (r *row) outcomes() []outcome {
 			continue
 		}
 		predicted, ok := predictedOf(r.estimate, m)
+		if n := len(r.estimate.Ranks); n > 1 {
+			predicted, ok = ofStage(r.estimate.Ranks, r.RankNote, m)
+		}
 		if !ok {
 			continue
 		}
@@ -164,6 +167,26 @@ func predictedOf(e *estimator.Estimate, m wire.Measurement) (units.Bytes, bool) 
 		return e.Peak.Activations, true
 	}
 	return best, found
+}
+
+// ofStage is the figure of the pipeline stage that a row's note on its rank
+// names.
+func ofStage(ranks []estimator.Rank, note string, m wire.Measurement) (units.Bytes, bool) {
+	stage := -1
+	if n, err := fmt.Sscanf(note, "pipeline stage %d", &stage); n != 1 || err != nil {
+		stage = len(ranks) - 1
+		if !strings.Contains(note, "last pipeline stage") {
+			return 0, false
+		}
+	}
+	if stage >= len(ranks) || m.Phase != "" {
+		return 0, false
+	}
+	p := ranks[stage].Peak
+	v, ok := map[string]units.Bytes{
+		"tensor": p.Tensor, "requested": p.Requested, "allocated": p.Allocated, "reserved": p.Reserved, "process": p.Process,
+	}[m.Metric]
+	return v, ok
 }
 
 // quantile is the q-th quantile of sorted values, by linear interpolation.

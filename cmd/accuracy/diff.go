@@ -23,8 +23,8 @@ type happening struct {
 }
 
 // diff prints the first places where the engine's events and the trace part.
-func diff(w io.Writer, jobFile, traceFile string) error {
-	ours, err := engineEvents(jobFile)
+func diff(w io.Writer, jobFile, traceFile string, stage int) error {
+	ours, err := engineEvents(jobFile, stage)
 	if err != nil {
 		return err
 	}
@@ -96,8 +96,8 @@ func (h happening) String() string {
 }
 
 // engineEvents lists what the engine does for a job, repetitions written out.
-func engineEvents(file string) ([]happening, error) {
-	plan, err := compile(file)
+func engineEvents(file string, stage int) ([]happening, error) {
+	plan, err := compile(file, stage)
 	if err != nil {
 		return nil, err
 	}
@@ -106,7 +106,7 @@ func engineEvents(file string) ([]happening, error) {
 	return l.out, nil
 }
 
-func compile(file string) (*step.Plan, error) {
+func compile(file string, stage int) (*step.Plan, error) {
 	data, err := os.ReadFile(file)
 	if err != nil {
 		return nil, err
@@ -119,7 +119,7 @@ func compile(file string) (*step.Plan, error) {
 	if err != nil {
 		return nil, err
 	}
-	return step.Compile(job, cardOf(job.Target.GPU))
+	return step.CompileStage(nil, job, cardOf(job.Target.GPU), stage, nil)
 }
 
 type lister struct {

@@ -1,7 +1,9 @@
 // Command accuracy compares the estimator with measured jobs.
 //
 //	accuracy [-tag TAG] CORPUS   the errors by source, tag and metric
-//	accuracy diff JOB TRACE      a job's allocation events beside a trace
+//	accuracy diff JOB TRACE [STAGE]
+//	                             a job's allocation events beside a trace of a
+//	                             rank of that stage of the pipeline
 //	accuracy record JOB TRACE NAME
 //	                             the trace as a test: NAME.job.json, NAME.events.gz
 //
@@ -15,6 +17,7 @@ import (
 	"flag"
 	"fmt"
 	"os"
+	"strconv"
 )
 
 func main() {
@@ -26,8 +29,16 @@ func main() {
 
 func run(args []string) error {
 	switch {
-	case len(args) == 3 && args[0] == "diff":
-		return diff(os.Stdout, args[1], args[2])
+	case (len(args) == 3 || len(args) == 4) && args[0] == "diff":
+		stage := 0
+		if len(args) == 4 {
+			n, err := strconv.Atoi(args[3])
+			if err != nil {
+				return fmt.Errorf("stage %q: a number, counted from 0", args[3])
+			}
+			stage = n
+		}
+		return diff(os.Stdout, args[1], args[2], stage)
 	case len(args) == 4 && args[0] == "record":
 		return record(args[1], args[2], args[3])
 	}
@@ -39,7 +50,7 @@ func run(args []string) error {
 		return err
 	}
 	if flags.NArg() != 1 {
-		return fmt.Errorf("usage: accuracy [-tag TAG] [-rows] CORPUS, accuracy diff JOB TRACE, or accuracy record JOB TRACE NAME")
+		return fmt.Errorf("usage: accuracy [-tag TAG] [-rows] CORPUS, accuracy diff JOB TRACE [STAGE], or accuracy record JOB TRACE NAME")
 	}
 	if !*speed {
 		if err := report(os.Stdout, flags.Arg(0), *tag, *rows); err != nil {

@@ -63,7 +63,7 @@ func (w *walk) run() {
 		w.part, w.phase = parts[i].part, parts[i].phase
 		w.micro = parts[i].micro
 		w.tensor[w.phase] = max(w.tensor[w.phase], m.requested-w.workspaces())
-		if m.Kind != allocator.Free {
+		if m.Kind != allocator.Free && (w.phase != step.Load || w.plan.Network.Stage == nil) { // where weights are copied into their buffer
 			for _, c := range []graph.Category{graph.Parameters, graph.Adapters, graph.Gradients, graph.OptimizerState, graph.MasterWeights} {
 				w.state[c] = max(w.state[c], w.total[c])
 			}
@@ -165,7 +165,11 @@ func (w *walk) perParameter() {
 			w.e.PerParameter = append(w.e.PerParameter, PerParameter{Term: term, Bytes: float64(b) / float64(n)})
 		}
 	}
-	add("weights", w.state[graph.Parameters], w.plan.Total)
+	all := w.plan.Total
+	if w.plan.Network.Stage != nil { // of which the rank runs a part
+		all = w.plan.PerRank
+	}
+	add("weights", w.state[graph.Parameters], all)
 	add("gradients", w.state[graph.Gradients], w.plan.Trainable)
 	add("master_weights", w.state[graph.MasterWeights], w.plan.Trainable)
 	add("optimizer", w.state[graph.OptimizerState], w.plan.Trainable)
@@ -242,7 +246,7 @@ func sample(log []moment, n int) []int {
 
 // count fills the parameter counts and the one rank that stands for all: where
 // shards are uneven it is the fullest.
-func (e *Estimate) count(plan *step.Plan) {
+func (e *Estimate) count(plan *step.Plan, stage int) {
 	e.Parameters = Parameters{Total: plan.Total, Trainable: plan.Trainable, Active: plan.Total, PerRank: plan.PerRank}
 	if m := plan.Network.Mixture; m != nil {
 		e.Parameters.Active -= m.Idle
@@ -250,6 +254,10 @@ func (e *Estimate) count(plan *step.Plan) {
 	name := "every rank"
 	if plan.Uneven {
 		name = "every rank, at most"
+	}
+	if n := step.Stages(&e.Job); n > 1 {
+		e.Ranks = []Rank{stageRank(plan, stage, e.Job.Parallelism.Ranks()/n, e.Peak)}
+		return
 	}
 	e.Ranks = []Rank{{Name: name, Count: e.Job.Parallelism.Ranks(), Peak: e.Peak}}
 }

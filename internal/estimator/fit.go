@@ -40,10 +40,28 @@ func (w *Workspace) Fit(job spec.Job, device spec.Device, co spec.Coefficients, 
 	if err != nil {
 		return Fitness{}, err
 	}
+	var worst Fitness
+	for stage := range step.Stages(&job) {
+		f, err := w.fitStage(job, device, co, probable, look, stage)
+		if err != nil {
+			return Fitness{}, err
+		}
+		if stage == 0 || f.Required > worst.Required || worst.Fits && !f.Fits {
+			worst = f
+		}
+		if look == Decide && !f.Fits {
+			break
+		}
+	}
+	return worst, nil
+}
+
+// fitStage is Fit for the ranks of one stage of a resolved job's pipeline.
+func (w *Workspace) fitStage(job spec.Job, device spec.Device, co spec.Coefficients, probable float64, look Look, stage int) (Fitness, error) {
 	cfg, limited := settings(job.Runtime, device.Total), settings(job.Runtime, device.Total)
 	limited.Capacity = units.Bytes(float64(device.Usable())*clearly) - co.Outside()
 	limits := look == Decide && probable >= 0.5 && limited.Capacity > 0
-	plan, err := step.CompileWhile(&w.memory, job, cardFor(device, co), func(first allocator.Program) bool {
+	plan, err := step.CompileStage(&w.memory, job, cardFor(device, co), stage, func(first allocator.Program) bool {
 		if !limits {
 			return true
 		}

@@ -81,6 +81,9 @@ func (r *resolver) runtime() {
 	if model.IsGraph(j.Model) {
 		fill(r, &j.Model.Implementation, "model.implementation", model.Plain, false, "a module of one's own")
 	}
+	if j.Runtime.Trainer == model.Megatron {
+		fill(r, &j.Model.Implementation, "model.implementation", model.Megatron, false, "the models of this trainer")
+	}
 	fill(r, &j.Model.Implementation, "model.implementation", "hf", false, "the most used code for these models")
 	fill(r, &j.Runtime.Framework, "runtime.framework", "pytorch", false, "the default")
 	if i := j.Model.Implementation; i == model.MMSegmentation || i == model.MMAction {
@@ -88,6 +91,9 @@ func (r *resolver) runtime() {
 	}
 	if j.Model.Implementation == model.LitGPT {
 		fill(r, &j.Runtime.Trainer, "runtime.trainer", "lightning", true, "the loop of that library")
+	}
+	if j.Model.Implementation == model.Megatron {
+		fill(r, &j.Runtime.Trainer, "runtime.trainer", model.Megatron, true, "the trainer of that library")
 	}
 	if j.Model.Implementation != "hf" {
 		fill(r, &j.Runtime.Trainer, "runtime.trainer", "plain", true, "these models are trained by loops of one's own")
@@ -146,7 +152,11 @@ func (r *resolver) precision() {
 	fill(r, &t.Method, "training.method", "full", true, "the default")
 	fill(r, &t.Precision, "training.precision", spec.PrecisionBF16Mixed, true, "the usual choice on cards that have bf16")
 	weights := spec.FP32
-	zero := shardedByZeRO(&r.job)
+	megatron := r.job.Runtime.Trainer == model.Megatron
+	zero := shardedByZeRO(&r.job) && !megatron
+	if megatron {
+		r.megatron()
+	}
 	if zero && t.Precision.Pure() != spec.FP32 {
 		fill(r, &t.MasterWeights, "training.master_weights", "fp32", false, "ZeRO steps a copy of the weights in fp32")
 	}
@@ -155,6 +165,8 @@ func (r *resolver) precision() {
 		weights, why = d, "everything is in the precision's type"
 	} else if zero {
 		weights, why = t.Precision.Mixed(), "DeepSpeed casts the module to it"
+	} else if megatron {
+		weights, why = t.Precision.Mixed(), "Megatron casts the model to it"
 	} else if t.Method != "full" {
 		weights, why = t.Precision.Mixed(), "a frozen base is usually loaded in the compute type"
 	}
@@ -170,6 +182,9 @@ func (r *resolver) optimizer() {
 		library, form = "deepspeed", "fused"
 	}
 	fill(r, &o.Library, "training.optimizer.library", library, false, "the usual implementation")
+	if r.job.Runtime.Trainer == model.Megatron && (o.Name == "adamw" || o.Name == "adam") {
+		library, form = model.Megatron, "fused"
+	}
 	bits := 32
 	if o.Library == "torchao" && !o.CPUOffload {
 		bits = 8
@@ -263,6 +278,9 @@ func (r *resolver) activations() {
 		reentrant := !keepsGraph(r.job.Model.Implementation) && r.transformers().Before(spec.Version{5})
 		t.Checkpointing.Reentrant = &reentrant
 		r.assume("training.activation_checkpointing.reentrant", reentrant, false, "the default of this library")
+	}
+	if r.job.Runtime.Trainer == model.Megatron {
+		fill(r, &t.Attention.Kernel, "training.attention", "eager", true, "what the local implementation has")
 	}
 	fill(r, &t.Attention.Kernel, "training.attention", "sdpa", true, "the default of transformers")
 	if r.job.Model.Implementation == model.LitGPT {

@@ -1,6 +1,8 @@
 package estimator
 
 import (
+	"slices"
+
 	"memplan/internal/estimator/allocator"
 	"memplan/internal/estimator/spec"
 	"memplan/internal/estimator/step"
@@ -28,14 +30,21 @@ func (w *Workspace) Run(job spec.Job, device spec.Device, co spec.Coefficients) 
 	if err != nil {
 		return nil, err
 	}
-	plan, err := step.CompileIn(&w.memory, job, cardFor(device, co))
+	return w.overStages(step.Stages(&job), func(stage int) (*Estimate, error) {
+		return w.stage(job, assumptions, device, co, stage)
+	})
+}
+
+// stage answers for the ranks of one stage of a resolved job's pipeline.
+func (w *Workspace) stage(job spec.Job, assumptions []Assumption, device spec.Device, co spec.Coefficients, stage int) (*Estimate, error) {
+	plan, err := step.CompileStage(&w.memory, job, cardFor(device, co), stage, nil)
 	if err != nil {
 		return nil, err
 	}
 	outside := co.Outside()
 	e := &Estimate{
 		Version: 1, Engine: Engine{Version: Version}, Job: job,
-		Assumptions: assumptions, Warnings: []Warning{},
+		Assumptions: slices.Clone(assumptions), Warnings: []Warning{},
 	}
 	played, required, err := w.play(e, plan, settings(job.Runtime, device.Total), device.Usable()-outside)
 	if err != nil {
@@ -44,7 +53,7 @@ func (w *Workspace) Run(job spec.Job, device spec.Device, co spec.Coefficients) 
 	e.measure(plan, played, outside)
 	co = e.conclude(plan, device, co, required)
 	e.explain(plan, played, co)
-	e.count(plan)
+	e.count(plan, stage)
 	e.summarise(device)
 	e.loadExperts(plan)
 	return e, nil

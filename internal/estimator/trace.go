@@ -54,7 +54,11 @@ func Trace(job spec.Job, device spec.Device, co spec.Coefficients) (*Recording, 
 	if err != nil {
 		return nil, err
 	}
-	plan, err := step.Compile(job, cardFor(device, co))
+	stage, err := worstStage(job, device, co)
+	if err != nil {
+		return nil, err
+	}
+	plan, err := step.CompileStage(nil, job, cardFor(device, co), stage, nil)
 	if err != nil {
 		return nil, err
 	}

@@ -25,7 +25,7 @@ func TestUnmodelled(t *testing.T) {
 			}},
 			want: []string{"training.activation_checkpointing", "training.attention", "training.label_smoothing", "training.weights_dtype"},
 		},
-		{name: "another implementation", job: spec.Job{Model: spec.Model{Implementation: "megatron"}}, want: []string{"model.implementation"}},
+		{name: "another implementation", job: spec.Job{Model: spec.Model{Implementation: "llm-foundry"}}, want: []string{"model.implementation"}},
 		{name: "a model is not looked at", job: spec.Job{Model: spec.Model{Config: map[string]any{"model_type": "none"}}}, want: nil},
 	}
 	for _, tt := range tests {

@@ -247,7 +247,9 @@ func (m *Machine) accumulate(l *Leaf) {
 	default:
 		l.Grad = m.allocLike(l.Tensor, g.DType)
 	}
-	m.recat(l.Grad.storage, Gradients)
+	if !l.Passes {
+		m.recat(l.Grad.storage, Gradients)
+	}
 	if l.Hook != nil {
 		l.Hook(l)
 	}

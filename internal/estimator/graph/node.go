@@ -75,6 +75,9 @@ type Leaf struct {
 	// Hook runs after the gradient was accumulated
 	// (register_post_accumulate_grad_hook); wrappers such as DDP set it.
 	Hook func(l *Leaf)
+	// Passes says that the hook gives the gradient up at once, which stays a
+	// temporary.
+	Passes bool
 
 	// Widens says that gradients are cast to GradDType before they are
 	// accumulated (Tensor.grad_dtype).

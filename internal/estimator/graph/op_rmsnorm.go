@@ -38,7 +38,9 @@ func (f *Frame) rmsNormByParts(x, weight *Tensor) *Tensor {
 	d := x.DType
 	return f.Func(func(f *Frame, in ...*Tensor) []*Tensor {
 		upcast := f.Let("upcasted_input", f.To(in[0], F32))
-		root := f.Let("rqrst_input", f.Rsqrt(f.MulScalarInPlace(f.MeanLast(f.Pow(upcast)))))
+		squares := f.Let("pow", f.Pow(upcast)) // temporaries of one expression die together
+		root := f.Let("rqrst_input", f.Rsqrt(f.AddScalarInPlace(f.MeanLast(squares))))
+		f.Del("pow")
 		result := f.Let("result", f.To(f.Mul(upcast, root), d))
 		if weight != nil {
 			result = f.Let("result", f.Mul(result, weight))

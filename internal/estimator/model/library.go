@@ -43,6 +43,12 @@ func For(m spec.Model) (*Family, *Config, error) {
 	if IsGraph(m) {
 		return &tracedFamily, Read(m.Graph), nil
 	}
+	if m.Implementation == Megatron {
+		if len(m.Architecture) > 0 {
+			return &megatronFamily, readSizes(m.Architecture), nil
+		}
+		return &megatronFamily, Read(m.Config), nil
+	}
 	if f := OfSizes(m.Architecture); f != nil {
 		return f, readSizes(m.Architecture), nil
 	}

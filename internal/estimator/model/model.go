@@ -66,6 +66,8 @@ type Build struct {
 	// Patches are functions another library put in the place of the modeling
 	// file's.
 	Patches Patches
+	// Ranks is how Megatron's models are spread.
+	Ranks Ranks
 }
 
 // Patches are the Python functions that kernel libraries replace; nil is the
@@ -132,6 +134,24 @@ type Network struct {
 	AssumedLoss string
 	// MoreEmbeddings are further modules that look up input ids.
 	MoreEmbeddings []*graph.Module
+	// Stage is the network where it is one rank's part of a pipeline, and
+	// Forward is nil; nil where it is whole.
+	Stage *Stage
+}
+
+// Stage is a part of a model that a pipeline's schedule runs.
+type Stage struct {
+	// Receive says what the stage before sent; the caller holds it.
+	Receive func(hidden *graph.Tensor)
+	// Run runs the part: hidden states, or on the last stage a loss for each
+	// token.
+	Run func(f *graph.Frame, tokens, positions, labels *graph.Tensor) *graph.Tensor
+	// From and To are its first layer and the one after its last; Hidden is the
+	// width of what is sent.
+	From, To, Hidden int64
+	// Shared says that the first and the last stage have a copy each of the
+	// embedding's weight.
+	Shared bool
 }
 
 // Heads are those of an attention whose queries, keys and values come from one

@@ -20,7 +20,7 @@ func BenchmarkSteadyStep(b *testing.B) {
 			b.ReportAllocs()
 			for range b.N {
 				b.StopTimer()
-				r, err := newRun(&memory, benchmarkJob(bb.hidden, bb.inner, bb.layers, bb.heads), graph.Device{Capability: spec.Version{8, 0}, Multiprocessors: 108, ThreadsPerSM: 2048})
+				r, err := newRun(&memory, benchmarkJob(bb.hidden, bb.inner, bb.layers, bb.heads), graph.Device{Capability: spec.Version{8, 0}, Multiprocessors: 108, ThreadsPerSM: 2048}, 0)
 				if err != nil {
 					b.Fatal(err)
 				}

@@ -9,7 +9,7 @@ import (
 )
 
 // buildOf is what a resolved job tells the model's builder.
-func buildOf(job spec.Job, v spec.Versions) model.Build {
+func buildOf(job spec.Job, v spec.Versions, stage int) model.Build {
 	t := &job.Training
 	return model.Build{
 		Versions:     v,
@@ -26,6 +26,7 @@ func buildOf(job spec.Job, v spec.Versions) model.Build {
 		Frames:       int64(t.NumFrames),
 		Tokens:       int64(t.SequenceLength),
 		LossChunk:    int64(t.Loss.ChunkTokens),
+		Ranks:        ranksOf(&job, stage),
 	}
 }
 

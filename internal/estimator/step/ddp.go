@@ -36,7 +36,7 @@ var (
 // newDDP returns the wrapper of a job, or nil where there is none.
 func newDDP(r *Run) *ddp {
 	p := &r.Job.Parallelism
-	if p.Sharding != "ddp" || p.Data <= 1 {
+	if p.Sharding != "ddp" || p.Data <= 1 || r.megatron != nil {
 		return nil
 	}
 	d := &ddp{capacity: bucketCapMB * units.MiB}

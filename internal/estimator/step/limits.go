@@ -16,6 +16,9 @@ import (
 func beyond(j *spec.Job) fault.Fields {
 	var f fault.Fields
 	t, p := &j.Training, &j.Parallelism
+	if j.Runtime.Trainer == megatronTrainer || j.Model.Implementation == model.Megatron {
+		return beyondMegatron(j)
+	}
 	oneOf := func(path, got string, allowed ...string) {
 		if got != "" && !slices.Contains(allowed, got) {
 			f.Add(path, got, "one of "+strings.Join(allowed, ", ")+" (others are not modelled)", allowed[0])

@@ -60,7 +60,7 @@ func (r *Run) buildReference(family *model.Family, config *model.Config) error {
 	if r.Job.Training.ReferenceModel != "copy" {
 		return nil
 	}
-	b := buildOf(*r.Job, r.M.Versions)
+	b := buildOf(*r.Job, r.M.Versions, 0)
 	b.Checkpointed = false
 	b.Patches.Scored = &graph.TokenScores{}
 	net, err := family.New(*config, b)

@@ -98,18 +98,28 @@ func CompileIn(memory *graph.Memory, job spec.Job, device graph.Device) (*Plan, 
 // step to goOn, and gives up where that is false: there is no plan then, and no
 // error. A nil goOn is always true.
 func CompileWhile(memory *graph.Memory, job spec.Job, device graph.Device, goOn func(first allocator.Program) bool) (*Plan, error) {
-	plan, err := compile(memory, job, device, fewLayers, goOn)
+	return CompileStage(memory, job, device, 0, goOn)
+}
+
+// CompileStage is CompileWhile for the ranks of one stage of the job's
+// pipeline, counted from 0.
+func CompileStage(memory *graph.Memory, job spec.Job, device graph.Device, stage int, goOn func(first allocator.Program) bool) (*Plan, error) {
+	plan, err := compile(memory, job, device, stage, fewLayers, goOn)
 	if err == nil && plan != nil && plan.Machine.Inexact() {
-		return compile(memory, job, device, everyLayer, goOn)
+		return compile(memory, job, device, stage, everyLayer, goOn)
 	}
 	return plan, err
 }
+
+// Stages is how many stages the pipeline of a resolved job has: the kinds of
+// its ranks.
+func Stages(job *spec.Job) int { return max(1, job.Parallelism.Pipeline) }
 
 // CompileEveryLayer is Compile with every layer of the model, every micro batch
 // and every step run, where Compile runs a few and copies or repeats the rest:
 // the same program, more slowly.
 func CompileEveryLayer(job spec.Job, device graph.Device) (*Plan, error) {
-	return compile(nil, job, device, everything, nil)
+	return compile(nil, job, device, 0, everything, nil)
 }
 
 // extent is how much of what repeats is run.
@@ -121,11 +131,11 @@ const (
 	everything               // as often as it is to run
 )
 
-func compile(memory *graph.Memory, job spec.Job, device graph.Device, runs extent, goOn func(first allocator.Program) bool) (plan *Plan, err error) {
+func compile(memory *graph.Memory, job spec.Job, device graph.Device, stage int, runs extent, goOn func(first allocator.Program) bool) (plan *Plan, err error) {
 	if model.IsGraph(job.Model) {
 		defer refuseGraph(&err)
 	}
-	r, err := newRun(memory, job, device)
+	r, err := newRun(memory, job, device, stage)
 	if err != nil {
 		return nil, err
 	}
@@ -154,7 +164,7 @@ func compile(memory *graph.Memory, job spec.Job, device graph.Device, runs exten
 
 // wantsEveryLayer reports whether hooks want every layer's gradients.
 func (r *Run) wantsEveryLayer() bool {
-	return newDDP(r) != nil || r.shards != nil || r.engine != nil || r.hooksGradients() || offloadsActivations(r.Job)
+	return newDDP(r) != nil || r.shards != nil || r.engine != nil || r.megatron != nil || r.hooksGradients() || offloadsActivations(r.Job)
 }
 
 // hooksGradients reports whether the optimizer acts during backward.
@@ -204,6 +214,9 @@ type Run struct {
 	ddp       *ddp // nil on one rank
 	shards    sharding
 	engine    *deepSpeed // nil where there is none
+	megatron  *megatron  // nil where another trainer runs
+	stage     int        // of the pipeline
+	gathered  func()     // ends the last gathering of objects
 	// lastMicro is set during the micro batch whose gradients are exchanged.
 	lastMicro bool
 	phase     Phase
@@ -220,14 +233,14 @@ type Run struct {
 	adaptersOff bool
 }
 
-func newRun(memory *graph.Memory, job spec.Job, device graph.Device) (*Run, error) {
+func newRun(memory *graph.Memory, job spec.Job, device graph.Device, stage int) (*Run, error) {
 	switch {
 	case job.Runtime.Trainer == "trl" && job.Training.Objective == "dpo":
 		plainDropout(&job)
 	case job.Training.DropoutDisabled:
 		job.Model.Config = withoutDropout(job.Model.Config)
 	}
-	r := &Run{Job: &job, M: graph.NewMachineIn(memory, versionsOf(job.Runtime), device)}
+	r := &Run{Job: &job, M: graph.NewMachineIn(memory, versionsOf(job.Runtime), device), stage: stage}
 	fields := beyond(&job)
 	t, ok := trainers()[job.Runtime.Trainer]
 	if !ok {
@@ -254,6 +267,10 @@ func newRun(memory *graph.Memory, job spec.Job, device graph.Device) (*Run, erro
 			r.ParamGroups = [][]*graph.Param{r.Params, nil}
 		}
 	}
+	if r.megatron = newMegatron(r); r.megatron != nil {
+		r.Optimizer = r.megatron
+		return r, nil
+	}
 	r.engine = newDeepSpeed(r)
 	if job.Training.Compile {
 		r.doubt(compiled)
@@ -264,12 +281,22 @@ func newRun(memory *graph.Memory, job spec.Job, device graph.Device) (*Run, erro
 
 // build makes the module tree and rewrites it as the job asks.
 func (r *Run) build(family *model.Family, config *model.Config) error {
-	net, err := family.New(*config, buildOf(*r.Job, r.M.Versions))
+	net, err := family.New(*config, buildOf(*r.Job, r.M.Versions, r.stage))
 	if err != nil {
 		return err
 	}
 	r.Net = net
-	for _, p := range net.Root.Parameters() {
+	whole := net.Root
+	if net.Stage != nil {
+		build := buildOf(*r.Job, r.M.Versions, 0)
+		build.Ranks = model.Ranks{Tensor: 1, Stages: 1}
+		all, err := family.New(*config, build)
+		if err != nil {
+			return err
+		}
+		whole = all.Root
+	}
+	for _, p := range whole.Parameters() {
 		r.total += p.Numel()
 	}
 	fuse(r)
@@ -298,6 +325,8 @@ func (r *Run) build(family *model.Family, config *model.Config) error {
 func (r *Run) load() {
 	r.loadBeside(func() {
 		switch {
+		case r.megatron != nil:
+			r.megatron.load(r)
 		case r.engine != nil:
 			r.engine.zero.load(r)
 		case r.shards != nil:
@@ -312,6 +341,9 @@ func (r *Run) load() {
 	if r.ddp = newDDP(r); r.ddp != nil {
 		r.ddp.wrap(r)
 	}
+	if r.megatron != nil { // its optimizer is part of setting the model up
+		r.megatron.construct(r)
+	}
 	r.Mark(Load, Whole)
 	r.program = append(r.program, allocator.Part{Label: int32(Load), Events: r.M.Events()})
 	r.Loop = r.M.Open()
@@ -324,6 +356,12 @@ func (r *Run) load() {
 // perRank is the number of parameters the rank keeps.
 func (r *Run) perRank() int64 {
 	switch {
+	case r.megatron != nil:
+		n := int64(0)
+		for _, p := range r.Params {
+			n += p.Numel()
+		}
+		return n
 	case r.engine != nil:
 		return r.engine.zero.numel()
 	case r.shards != nil:
@@ -338,6 +376,10 @@ func (r *Run) step(ph Phase) {
 	r.phase = ph
 	r.parts = nil
 	n := max(1, r.Job.Training.GradAccumSteps)
+	if l, ok := r.trainer.(*megatronLoop); ok {
+		l.run(r, n)
+		n = 0
+	}
 	for i := 0; i < n; {
 		r.lastMicro = i == n-1
 		r.trainer.micro(r, i, n)

@@ -21,6 +21,7 @@ func trainers() map[string]func() trainer {
 	return map[string]func() trainer{
 		"deepspeed": func() trainer { return &deepSpeedLoop{} },
 		"hf":        func() trainer { return &hfLoop{loss: (*hfLoop).computeLoss} },
+		"megatron":  func() trainer { return &megatronLoop{} },
 		"lightning": func() trainer { return lightningLoop{} },
 		"mmengine":  func() trainer { return mmengineLoop{} },
 		"plain":     func() trainer { return &plainLoop{} },

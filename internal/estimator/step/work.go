@@ -18,7 +18,7 @@ type Work struct {
 // Runs fails where the engine has no rules for a resolved job, as Compile would,
 // and runs nothing of it.
 func Runs(memory *graph.Memory, job spec.Job, device graph.Device) error {
-	_, err := newRun(memory, job, device)
+	_, err := newRun(memory, job, device, 0)
 	return err
 }
 
@@ -34,7 +34,7 @@ func WorkOf(memory *graph.Memory, job spec.Job, device graph.Device) (*Work, err
 }
 
 func workOf(memory *graph.Memory, job spec.Job, device graph.Device, everyLayer bool) (*Work, bool, error) {
-	r, err := newRun(memory, job, device)
+	r, err := newRun(memory, job, device, 0)
 	if err != nil {
 		return nil, false, err
 	}
