@@ -95,6 +95,9 @@ func (m *Machine) evaluate(n *Node, queue *ready) {
 		n.hook()
 	}
 	m.module, m.rule = n.module, n.rule
+	if n.rule == linearRule {
+		m.foldAhead(n)
+	}
 	restored := m.restore(n)
 	dOut := n.gradients()
 	m.readsBack(n, dOut)

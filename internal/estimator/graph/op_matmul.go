@@ -92,6 +92,27 @@ func (f *Frame) own1(t *Tensor) *Tensor {
 	return t
 }
 
+// folded reports whether foldAhead has made the gradient's rows.
+func (m *Machine) folded(n *Node, g *Tensor) bool { return g.Shape.N == 2 && n.attrs.Shape.N > 2 }
+
+// foldAhead makes the rows of a gradient that must be copied for it, where the
+// product's factors are yet to be computed again: the view that divides rows has
+// a backward of its own, which asks for nothing that was saved.
+func (m *Machine) foldAhead(n *Node) {
+	g := n.outs[0]
+	if r := n.region; r == nil || r.recomputed != nil || len(n.saved) == 0 || g == nil || n.attrs.Shape.N <= 2 {
+		return
+	}
+	width := g.Shape.At(-1)
+	rows := m.reshaped(g, D(g.Numel()/width, width))
+	if rows.storage == g.storage {
+		m.release(rows)
+		return
+	}
+	m.release(g)
+	n.outs[0] = rows
+}
+
 // linearBackward: without a bias mm's, the weight's gradient first ("mat2"
 // before "self"); with one addmm's, the input's first ("mat1" before "mat2"),
 // then the bias's: the gradient itself, to be summed over rows.
@@ -99,7 +120,7 @@ func linearBackward(m *Machine, n *Node, dOut []*Tensor) Grads {
 	var g Grads
 	width := dOut[0].Shape.At(-1)
 	rows := m.reshaped(dOut[0], D(dOut[0].Numel()/width, width))
-	if rows.storage != dOut[0].storage { // a view's backward of its own made it
+	if rows.storage != dOut[0].storage || m.folded(n, dOut[0]) { // a view's backward of its own made it
 		m.release(dOut[0])
 		dOut[0] = nil
 	}
