@@ -18,6 +18,11 @@ type Ranks struct {
 	// FusedAccumulation says that the products of weights' gradients add to the
 	// main gradients by themselves.
 	FusedAccumulation bool
+	// Recompute is the method of full recomputation, empty for none: uniform
+	// recomputes groups of RecomputeLayers layers, block the first so many of
+	// them one by one.
+	Recompute       string
+	RecomputeLayers int64
 }
 
 func (r Ranks) first() bool { return r.Stage == 0 }
@@ -98,7 +103,7 @@ func newMegatron(c Config, b Build) (*Network, error) {
 	}
 	g := newGPTModel(m, b)
 	from, to := r.Layers(m.layers)
-	return &Network{Root: g.Module, Blocks: g.layers, Stage: &Stage{Run: g.run, Receive: g.receive, From: from, To: to, Hidden: m.hidden, Shared: !m.untied && r.Stages > 1}}, nil
+	return &Network{Root: g.Module, Blocks: g.layers, Uncheckpointed: true, Stage: &Stage{Run: g.run, Receive: g.receive, From: from, To: to, Hidden: m.hidden, Shared: !m.untied && r.Stages > 1}}, nil
 }
 
 // gptModel is GPTModel: what this rank's stage of the pipeline has of the
@@ -110,9 +115,11 @@ type gptModel struct {
 	buffer graph.SharedBuffer
 
 	embedding, words, places, finalNorm, output *graph.Module
+	decoder                                     *graph.Module
 	layers                                      []*graph.Module
 	rotary                                      *graph.Tensor // the angles, kept from the first call on
 	input                                       *graph.Tensor // what the stage before sent
+	mask                                        *graph.Tensor // of the batch in hand
 }
 
 func newGPTModel(c megatronConfig, b Build) *gptModel {
@@ -124,6 +131,8 @@ func newGPTModel(c megatronConfig, b Build) *gptModel {
 		g.Child("rotary_pos_emb", graph.NewModule("RotaryEmbedding")).Buffer("inv_freq", graph.F32, int64(float64(c.headDim)*c.rotaryPart)/2)
 	}
 	decoder := g.Child("decoder", graph.NewModule("TransformerBlock"))
+	g.decoder = decoder
+	decoder.Beside = func() (args, bound []*graph.Tensor) { return []*graph.Tensor{g.mask, g.rotary}, nil }
 	list := decoder.Child("layers", graph.NewModule("ModuleList"))
 	from, to := b.Ranks.Layers(c.layers)
 	for i := range to - from {
@@ -189,7 +198,8 @@ func (g *gptModel) receive(t *graph.Tensor) { g.input = t }
 
 // run is GPTModel.forward: hidden states, or on the last stage a loss for each
 // token.
-func (g *gptModel) run(f *graph.Frame, tokens, positions, labels *graph.Tensor) *graph.Tensor {
+func (g *gptModel) run(f *graph.Frame, tokens, positions, mask, labels *graph.Tensor) *graph.Tensor {
+	g.mask = mask
 	return f.Func(func(f *graph.Frame, in ...*graph.Tensor) []*graph.Tensor {
 		var hidden *graph.Tensor
 		if g.embedding != nil {
@@ -212,11 +222,42 @@ func (g *gptModel) run(f *graph.Frame, tokens, positions, labels *graph.Tensor) 
 // decode is TransformerBlock.forward.
 func (g *gptModel) decode(f *graph.Frame, in ...*graph.Tensor) []*graph.Tensor {
 	hidden := f.Let("hidden_states", in[0])
-	for layer := range f.Layers(g.layers) {
-		hidden = f.Let("hidden_states", f.Call1(layer, hidden))
+	if g.b.Ranks.Recompute != "" {
+		hidden = f.Let("hidden_states", f.Func(g.decodeAgain, hidden)[0])
+	} else {
+		for layer := range f.Layers(g.layers) {
+			hidden = f.Let("hidden_states", f.Call1(layer, hidden))
+		}
 	}
 	if g.finalNorm != nil {
 		hidden = f.Let("hidden_states", f.Call1(g.finalNorm, hidden))
+	}
+	return one(hidden)
+}
+
+// decodeAgain is _checkpointed_forward: groups of layers run without a graph,
+// and again in backward. Mask and angles are kept with the inputs of each.
+func (g *gptModel) decodeAgain(f *graph.Frame, in ...*graph.Tensor) []*graph.Tensor {
+	hidden := f.Let("hidden_states", in[0])
+	n := max(1, int(g.b.Ranks.RecomputeLayers))
+	for i := 0; i < len(g.layers); {
+		group := g.layers[i : i+1]
+		if g.b.Ranks.Recompute == "uniform" {
+			group = g.layers[i:min(i+n, len(g.layers))]
+		}
+		run := func(f *graph.Frame, in ...*graph.Tensor) []*graph.Tensor {
+			hidden := f.Let("hidden_states", in[0])
+			for _, layer := range group {
+				hidden = f.Let("hidden_states", f.Call1(layer, hidden))
+			}
+			return one(hidden)
+		}
+		if g.b.Ranks.Recompute == "uniform" || i < n {
+			hidden = f.Let("hidden_states", f.CheckpointFunc(true, g.decoder, run, hidden)[0])
+		} else {
+			hidden = f.Let("hidden_states", f.Func(run, hidden)[0])
+		}
+		i += len(group)
 	}
 	return one(hidden)
 }

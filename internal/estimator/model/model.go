@@ -145,7 +145,7 @@ type Stage struct {
 	Receive func(hidden *graph.Tensor)
 	// Run runs the part: hidden states, or on the last stage a loss for each
 	// token.
-	Run func(f *graph.Frame, tokens, positions, labels *graph.Tensor) *graph.Tensor
+	Run func(f *graph.Frame, tokens, positions, mask, labels *graph.Tensor) *graph.Tensor
 	// From and To are its first layer and the one after its last; Hidden is the
 	// width of what is sent.
 	From, To, Hidden int64

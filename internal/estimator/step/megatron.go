@@ -1,6 +1,8 @@
 package step
 
 import (
+	"cmp"
+
 	"memplan/internal/estimator/graph"
 	"memplan/internal/estimator/model"
 	"memplan/internal/estimator/spec"
@@ -271,8 +273,12 @@ const megatronTrainer = "megatron"
 // ranksOf is how a job's model is spread, as seen from a stage of its pipeline.
 func ranksOf(j *spec.Job, stage int) model.Ranks {
 	p := &j.Parallelism
-	return model.Ranks{
+	ranks := model.Ranks{
 		Tensor: int64(max(p.Tensor, 1)), Sequence: p.SequenceParallel && p.Tensor > 1, Stage: int64(stage), Stages: int64(max(p.Pipeline, 1)),
 		FusedAccumulation: p.Megatron == nil || enabled(p.Megatron.GradientAccumulationFusion),
 	}
+	if c := &j.Training.Checkpointing; c.Mode == "full" {
+		ranks.Recompute, ranks.RecomputeLayers = cmp.Or(c.Method, "uniform"), int64(max(1, c.NumLayers))
+	}
+	return ranks
 }

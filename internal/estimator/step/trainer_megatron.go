@@ -189,8 +189,8 @@ func (s *schedule) forwardFunc(f *graph.Frame, _ ...*graph.Tensor) []*graph.Tens
 	tokens, labels := f.Let("tokens", f.Input(graph.I64, b, n)), f.Let("labels", f.Input(graph.I64, b, n))
 	mask := f.Let("loss_mask", f.Input(graph.F32, b, n))
 	positions := f.Let("position_ids", f.Input(graph.I64, b, n))
-	f.Let("attention_mask", f.Input(graph.Bool, b, 1, n, n))
-	return []*graph.Tensor{s.r.Net.Stage.Run(f, tokens, positions, labels), mask}
+	attention := f.Let("attention_mask", f.Input(graph.Bool, b, 1, n, n))
+	return []*graph.Tensor{s.r.Net.Stage.Run(f, tokens, positions, attention, labels), mask}
 }
 
 // sumLoss is the script's loss: the sum over tokens, their number, and both for
