@@ -271,7 +271,13 @@ func (m *Machine) widen(l *Leaf, g *Tensor) *Tensor {
 	return wide
 }
 
+// sameLayout reports whether a gradient may become that of t as it is: laid out
+// as t is, or, where t has gaps, in order
+// (torch/csrc/autograd/utils/grad_layout_contract.h).
 func sameLayout(g, t *Tensor) bool {
+	if !t.dense() {
+		return g.Contiguous()
+	}
 	for i := range g.Shape.D[:g.Shape.N] {
 		if g.Shape.D[i] != 1 && g.Stride.D[i] != t.Stride.D[i] {
 			return false

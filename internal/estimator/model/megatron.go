@@ -23,6 +23,8 @@ type Ranks struct {
 	// them one by one.
 	Recompute       string
 	RecomputeLayers int64
+	// RecomputeCore says that the core of attention is recomputed (selective).
+	RecomputeCore bool
 }
 
 func (r Ranks) first() bool { return r.Stage == 0 }

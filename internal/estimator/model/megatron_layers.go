@@ -118,6 +118,7 @@ func (g *gptModel) attention() (attention, proj *graph.Module) {
 	heads, groups := c.heads/r.Tensor, c.groups/r.Tensor
 	m := graph.NewModule("SelfAttention")
 	core := m.Child("core_attention", g.coreAttention(heads, groups))
+	core.Beside = func() (args, bound []*graph.Tensor) { return []*graph.Tensor{g.mask}, nil }
 	proj = m.Child("linear_proj", g.row(c.heads*c.headDim, c.hidden, c.bias))
 	qkv := m.Child("linear_qkv", g.column(c.hidden, (c.heads+2*c.groups)*c.headDim, c.qkvBias))
 	each := heads / groups * c.headDim
@@ -148,7 +149,13 @@ func (g *gptModel) attention() (attention, proj *graph.Module) {
 			query = f.Let("query", f.Func(g.rotate, query, g.rotary)[0])
 			key = f.Let("key", f.Func(g.rotate, key, g.rotary)[0])
 		}
-		context := f.Let("core_attn_out", f.Call1(core, query, key, value))
+		var context *graph.Tensor
+		if r.RecomputeCore {
+			context = f.CheckpointFunc(true, core, core.Forward, query, key, value)[0]
+		} else {
+			context = f.Call1(core, query, key, value)
+		}
+		context = f.Let("core_attn_out", context)
 		return one(f.Let("output", f.Call1(proj, context)))
 	}
 	return m, proj

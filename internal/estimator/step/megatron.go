@@ -280,5 +280,6 @@ func ranksOf(j *spec.Job, stage int) model.Ranks {
 	if c := &j.Training.Checkpointing; c.Mode == "full" {
 		ranks.Recompute, ranks.RecomputeLayers = cmp.Or(c.Method, "uniform"), int64(max(1, c.NumLayers))
 	}
+	ranks.RecomputeCore = j.Training.Checkpointing.Mode == "selective"
 	return ranks
 }

@@ -1,6 +1,7 @@
 package step
 
 import (
+	"fmt"
 	"slices"
 	"strings"
 
@@ -35,7 +36,11 @@ func beyondMegatron(j *spec.Job) fault.Fields {
 	oneOf("training.precision", string(t.Precision), "bf16-mixed", "bf16", "fp32")
 	oneOf("training.optimizer.name", t.Optimizer.Name, "adamw", "adam")
 	oneOf("training.objective", t.Objective, "pretrain", "sft")
-	oneOf("training.activation_checkpointing", t.Checkpointing.Mode, "none", "full")
+	oneOf("training.activation_checkpointing", t.Checkpointing.Mode, "none", "full", "selective")
+	for i, m := range t.Checkpointing.Modules {
+		oneOf(fmt.Sprintf("training.activation_checkpointing.modules[%d]", i), m, "core_attn")
+	}
+	no("training.activation_checkpointing.policy", t.Checkpointing.Policy, t.Checkpointing.Policy != "")
 	oneOf("training.activation_checkpointing.method", t.Checkpointing.Method, "uniform", "block")
 	no("training.activation_checkpointing.every", t.Checkpointing.Every, t.Checkpointing.Every > 1)
 	oneOf("training.attention", t.Attention.Kernel, "eager")
