@@ -15,7 +15,7 @@ import (
 // transformers model that has them.
 func resolveArchitecture(r *prepared) error {
 	a := r.asked.Architecture
-	if model.OfSizes(a) != nil {
+	if model.OfSizes(a) != nil || r.job.Model.Implementation == model.Megatron || r.job.Runtime.Trainer == model.Megatron {
 		return nil // the engine takes them as they are
 	}
 	family, _ := a["family"].(string)

@@ -87,6 +87,17 @@ func (g *megatron) load(r *Run) {
 	g.buffers(r)
 }
 
+// doubts notes what is taken to run otherwise than the job says.
+func (g *megatron) doubts(r *Run) {
+	fuses := r.Job.Parallelism.Megatron == nil || enabled(r.Job.Parallelism.Megatron.BiasDropoutFusion)
+	biased := false
+	r.Net.Root.Walk(func(x *graph.Module) { biased = biased || x.Class == "RowParallelLinear" && len(x.Params) > 1 })
+	if fuses && biased {
+		r.doubt(Doubt{Code: "bias_dropout_fusion", Path: "parallelism.megatron.bias_dropout_fusion",
+			Text: "Bias, dropout and residual are taken to run one after the other; the compiled kernel that joins them has fewer temporaries."})
+	}
+}
+
 // makeRotary computes inv_freq on the card, where it stays.
 func makeRotary(m *graph.Machine, inv *graph.Param) {
 	m.Run(func(f *graph.Frame) {

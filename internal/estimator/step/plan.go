@@ -269,6 +269,7 @@ func newRun(memory *graph.Memory, job spec.Job, device graph.Device, stage int) 
 	}
 	if r.megatron = newMegatron(r); r.megatron != nil {
 		r.Optimizer = r.megatron
+		r.megatron.doubts(r)
 		return r, nil
 	}
 	r.engine = newDeepSpeed(r)
