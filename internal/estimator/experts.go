@@ -33,6 +33,15 @@ func (e *Estimate) loadExperts(plan *step.Plan) {
 	e.Summary += fmt.Sprintf(" Every token visits %d of %d experts a layer, taken to be loaded %s.", m.Chosen, m.Experts, load)
 }
 
+// computeRecurrence says how layers with a recurrent state were taken to be
+// computed.
+func (e *Estimate) computeRecurrence(plan *step.Plan) {
+	if plan.Network.Recurrent && e.Job.Training.LinearAttention == "" {
+		e.assume("training.linear_attention", "fallback", true,
+			"no kernel library is taken to be installed for the recurrent layers: operations of torch keep several times what kernels would")
+	}
+}
+
 // assume adds an assumption that only the built model shows, before those that
 // do not decide where it does.
 func (e *Estimate) assume(path string, value any, decides bool, why string) {

@@ -56,6 +56,7 @@ func (w *Workspace) stage(job spec.Job, assumptions []Assumption, device spec.De
 	e.count(plan, stage)
 	e.summarise(device)
 	e.loadExperts(plan)
+	e.computeRecurrence(plan)
 	return e, nil
 }
 

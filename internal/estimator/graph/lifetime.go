@@ -163,3 +163,35 @@ func (m *Machine) discard(n *Node) {
 		}
 	})
 }
+
+// Recorded is a mark in the graph: what Abandon goes back to.
+func (m *Machine) Recorded() int32 { return m.seq }
+
+// Abandon takes from the graph of t what was recorded since the mark, to which
+// nothing else leads and which no backward will run through. What it had saved
+// is the caller's, to be released by Forget when t dies.
+func (m *Machine) Abandon(t *Tensor, mark int32) []*Tensor {
+	if t.node == nil {
+		return nil
+	}
+	return m.abandon(t.node, mark, nil)
+}
+
+func (m *Machine) abandon(n *Node, mark int32, held []*Tensor) []*Tensor {
+	if n.seq <= mark {
+		return held
+	}
+	if r := n.region; r != nil {
+		r.lose(n)
+		n.region = nil
+	} else if !n.hosted {
+		held = append(held, n.saved...)
+	}
+	n.saved = nil
+	n.eachEdge(func(_ int, e *edge) {
+		if e.node != nil {
+			held = m.abandon(e.node, mark, held)
+		}
+	})
+	return held
+}

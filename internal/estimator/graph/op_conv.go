@@ -20,7 +20,6 @@ func (f *Frame) Convolution(x, weight, bias *Tensor, c Conv) *Tensor {
 	bs := f.lower(bias)
 	ws := f.lower(weight)
 	xs := f.lower(x)
-	f.consume(x)
 	n := f.record(convRule, xs, ws, bs)
 	f.save(n, xs, ws)
 	last := xs.prefersChannelsLast() || ws.prefersChannelsLast()
@@ -37,6 +36,7 @@ func (f *Frame) Convolution(x, weight, bias *Tensor, c Conv) *Tensor {
 	}
 	f.output(n, out, 0)
 	f.letGo(filter, image, xs, ws, bs)
+	f.consume(x)
 	return f.produce(out)
 }
 
@@ -63,6 +63,10 @@ func (c Conv) outputShape(x, w Dims) Dims {
 func convBackward(m *Machine, n *Node, dOut []*Tensor) Grads {
 	var g Grads
 	x, w := n.saved[0], n.saved[1]
+	if x.Shape.N == 3 { // put in order before it is seen as an image
+		x = m.inFormat(x, false)
+		defer m.release(x)
+	}
 	if n.attrs.Flag {
 		dy := m.inFormat(dOut[0], false)
 		g[1] = m.filterGradient(n, x, w, dy)
@@ -130,8 +134,11 @@ func (m *Machine) filterGradient(n *Node, x, w, dy *Tensor) *Tensor {
 // (ConvParams::use_cudnn_depthwise): cuDNN does so with channels last, and in
 // fp16 for shapes it is known to be fast at.
 func ownDepthwise(x, w *Tensor, c Conv, last bool) bool {
-	if c.Transposed || c.Groups == 1 || c.Groups != x.Shape.D[1] || x.Shape.N != 4 || last {
+	if c.Transposed || c.Groups == 1 || c.Groups != x.Shape.D[1] || x.Shape.N > 4 || last {
 		return false
+	}
+	if x.Shape.N == 3 { // run as an image of one row
+		return x.DType != F16 || x.Shape.D[1] < 32 || c.Dilation.D[0] != 1 || c.Stride.D[0] != 1
 	}
 	known := x.DType == F16 && x.Shape.D[1] >= 32 && c.Dilation.Numel() == 1 && c.Stride.D[0] == c.Stride.D[1]
 	return !known || !cudnnDepthwise(x.Shape.D, w.Shape.D, c.Stride.D[1])

@@ -12,7 +12,7 @@ import (
 // decoderFamilies are the language models that predict the next token.
 func decoderFamilies() []Family {
 	return []Family{
-		llamaFamily, mixtralFamily, gpt2Family, qwen3Family, qwen2MoeFamily, qwen3MoeFamily, olmoeFamily, deepseekFamily, glm4MoeFamily, gptOssFamily,
+		llamaFamily, mixtralFamily, gpt2Family, qwen3Family, qwen35Family, qwen2MoeFamily, qwen3MoeFamily, olmoeFamily, deepseekFamily, glm4MoeFamily, gptOssFamily,
 		smollm3Family, cohere2Family, glmFamily, nemotronFamily, exaone4Family, graniteFamily, olmoFamily, olmo2Family, gemmaFamily, gemma2Family, gemma3Family,
 		cohereFamily, stablelmFamily, phiFamily, phi3Family, starcoder2Family, gptNeoXFamily, optFamily, bloomFamily, gptBigCodeFamily, gptNeoFamily, gptJFamily, falconFamily,
 	}
@@ -69,6 +69,9 @@ type decoder struct {
 	scaled, dropped, scaledLate func(f *graph.Frame, embeds *graph.Tensor) *graph.Tensor
 	// compared is maskInputs.compared.
 	compared bool
+	// localMask makes the mask of the local layers in the family's own way; nil is
+	// that of their window.
+	localMask func(f *graph.Frame, in maskInputs) *graph.Tensor
 	// ownMask makes one mask for all layers in the family's own way.
 	ownMask func(f *graph.Frame, b Build, in maskInputs) *graph.Tensor
 }
@@ -187,6 +190,10 @@ func (m *decoder) masks(f *graph.Frame, b Build, in maskInputs) {
 		m.ctx.mask = f.Let("causal_mask", causalMask(f, b, in))
 		in.window = m.window
 		*m.local = *m.ctx
+		if m.localMask != nil {
+			m.local.mask = f.Let("local_mask", m.localMask(f, in))
+			return
+		}
 		m.local.slides = true
 		m.local.mask = f.Let("sliding_mask", causalMask(f, b, in))
 	}

@@ -63,6 +63,9 @@ type Build struct {
 	Tokens int64
 	// LossChunk is how many tokens the head is applied to at once, 0 for all.
 	LossChunk int64
+	// LinearAttention is how layers with a recurrent state are computed: fused
+	// by kernels, or fallback, by operations of torch; "" does not say.
+	LinearAttention string
 	// Patches are functions another library put in the place of the modeling
 	// file's.
 	Patches Patches
@@ -132,6 +135,9 @@ type Network struct {
 	Unruled func(batch int64) []Unruled
 	// AssumedLoss is the loss put on the result of a graph that names none.
 	AssumedLoss string
+	// Recurrent says that layers have a recurrent state, computed by operations
+	// of torch.
+	Recurrent bool
 	// MoreEmbeddings are further modules that look up input ids.
 	MoreEmbeddings []*graph.Module
 	// Stage is the network where it is one rank's part of a pipeline, and

@@ -27,6 +27,8 @@ func buildOf(job spec.Job, v spec.Versions, stage int) model.Build {
 		Tokens:       int64(t.SequenceLength),
 		LossChunk:    int64(t.Loss.ChunkTokens),
 		Ranks:        ranksOf(&job, stage),
+
+		LinearAttention: t.LinearAttention,
 	}
 }
 
