@@ -8,8 +8,6 @@ import (
 	"os"
 	"strings"
 
-	"go.yaml.in/yaml/v3"
-
 	"memplan/internal/estimator/spec"
 	"memplan/internal/fault"
 	"memplan/internal/wire"
@@ -90,12 +88,7 @@ func (in jobInput) withGraph(text []byte) ([]byte, error) {
 	if err := json.Unmarshal(read, &graph); err != nil {
 		return nil, fault.Fields{{Path: "--graph", Got: in.Graph, Want: "the JSON that memplan_export.py wrote: " + err.Error()}}
 	}
-	job := map[string]any{}
-	if err := yaml.Unmarshal(text, &job); err != nil {
-		return text, nil // the reader says what is wrong with it
-	}
-	job["model"] = map[string]any{"graph": graph}
-	return json.Marshal(job)
+	return wire.WithGraph(text, graph)
 }
 
 // override sets keys of a job and reads it anew, in the notation of URLs: dotted
