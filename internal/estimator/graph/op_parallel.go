@@ -37,8 +37,10 @@ type ParallelLinear struct {
 	Buffer  *SharedBuffer
 }
 
-var parallelLinearRule = &Rule{Name: "LinearWithGradAccumulationAndAsyncCommunication", Product: true,
-	Source: "megatron/core/tensor_parallel/layers.py@core_v0.16.1"}
+var parallelLinearRule = &Rule{
+	Name: "LinearWithGradAccumulationAndAsyncCommunication", Product: true,
+	Source: "megatron/core/tensor_parallel/layers.py@core_v0.16.1",
+}
 
 // ParallelLinear is x times the transposed part of a weight, and a part of the
 // bias or nil. It keeps x as it came, and the weight.

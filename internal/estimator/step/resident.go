@@ -76,8 +76,10 @@ func (r *Run) settle() {
 		}
 	}
 	if t.Conditioning == "in-step" && len(t.ResidentModules) == 0 {
-		r.doubt(Doubt{Code: "conditioning_not_counted", Path: "training.conditioning", Error: residentError,
-			Text: "Latents and text embeddings are made inside the step, but the encoders are not counted: name them in training.resident_modules."})
+		r.doubt(Doubt{
+			Code: "conditioning_not_counted", Path: "training.conditioning", Error: residentError,
+			Text: "Latents and text embeddings are made inside the step, but the encoders are not counted: name them in training.resident_modules.",
+		})
 	}
 	if g := t.Generation; g != nil && g.EngineMemoryFraction > 0 {
 		r.M.Make(inferenceRule, graph.ResidentModules, graph.U8, graph.D(int64(g.EngineMemoryFraction*float64(r.M.Device.Total))))
