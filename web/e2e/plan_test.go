@@ -159,17 +159,27 @@ func TestThemeIsRemembered(t *testing.T) {
 	clean(t, b, base)
 }
 
-func TestAccessible(t *testing.T) {
-	base, b := site(t), Open(t)
+// pages are the addresses of every page, and of each state of it that looks
+// its own way.
+func pages(t testing.TB, base string) map[string]string {
+	t.Helper()
 	saved, err := http.DefaultClient.PostForm(base+"/estimates", map[string][]string{"q": {example}})
 	require.NoError(t, err)
 	require.NoError(t, saved.Body.Close())
-	targets := map[string]string{
+	return map[string]string{
 		"plan": "/plan?" + example, "exceeds": "/plan?" + strings.ReplaceAll(example, "mb=1", "mb=64"),
-		"wrong": "/plan?" + example + "&prec=bf17", "fits": "/plan/fits?" + example, "fixes": "/plan/fixes?" + example, "method": "/docs/method", "fit": "/fit?goal=fastest_step&" + example, "import": "/import",
-		"saved": saved.Request.URL.Path, "missing": "/nowhere",
+		"wrong": "/plan?" + example + "&prec=bf17", "fits": "/plan/fits?" + example, "fixes": "/plan/fixes?" + example,
+		"saved": saved.Request.URL.Path, "missing": "/nowhere", "method": "/docs/method",
+		"fit": "/fit?goal=fastest_step&" + example, "fit-empty": "/fit", "import": "/import",
+		"accuracy": "/accuracy", "accuracy-empty": "/accuracy?gpu=H100-SXM5-80GB",
+		"calibration": "/calibrations/cal_aaaaaaaaaaaaaaaa", "calibration-refused": "/calibrations/cal_bbbbbbbbbbbbbbbb",
 		"devices": "/devices", "benchmark": "/benchmarks/" + webtest.BenchmarkID,
 	}
+}
+
+func TestAccessible(t *testing.T) {
+	base, b := site(t), Open(t)
+	targets := pages(t, base)
 	for _, scheme := range []string{"light", "dark"} {
 		b.Prefer("prefers-color-scheme", scheme)
 		for name, target := range targets {
@@ -190,9 +200,10 @@ func violations(b *Browser) []string {
 
 func TestNarrowAndWide(t *testing.T) {
 	base, b := site(t), Open(t)
+	targets := pages(t, base)
 	for _, width := range []int64{360, 390, 768, 1000, 1400, 1920} {
 		b.Size(width, 900)
-		for _, target := range []string{"/plan?" + example, "/docs/method"} {
+		for _, target := range targets {
 			b.Go(base + target)
 			over := Eval[float64](b, `document.documentElement.scrollWidth - innerWidth`)
 			require.LessOrEqual(t, over, 0.0, "%s is wider than %d pixels", target, width)
