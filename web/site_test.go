@@ -201,3 +201,13 @@ func TestEveryFieldCanBeGiven(t *testing.T) {
 		}
 	}
 }
+
+// Addresses that have no page of their own lead to the one that lists them.
+func TestListsLeadToTheirPage(t *testing.T) {
+	t.Parallel()
+	for from, to := range map[string]string{"/calibrations": "/accuracy", "/benchmarks": "/devices"} {
+		p := open(t, &webtest.Planner{}, http.MethodGet, from)
+		require.Equal(t, http.StatusSeeOther, p.Code, from)
+		require.Equal(t, to, p.Header.Get("Location"))
+	}
+}

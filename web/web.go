@@ -81,6 +81,8 @@ func New(c Config) http.Handler {
 	r.Get("/e/{id}", s.page(s.saved))
 	r.Get("/accuracy", s.page(s.accuracy))
 	r.Get("/accuracy.csv", s.page(s.accuracyCSV))
+	r.Get("/calibrations", http.RedirectHandler("/accuracy", http.StatusSeeOther).ServeHTTP)
+	r.Get("/benchmarks", http.RedirectHandler("/devices", http.StatusSeeOther).ServeHTTP)
 	r.Get("/calibrations/{id}", s.page(s.calibration))
 	r.Post("/calibrations/{id}/activate", s.page(s.setCalibration))
 	r.Post("/calibrations/{id}/retire", s.page(s.setCalibration))
