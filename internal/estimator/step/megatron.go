@@ -93,8 +93,10 @@ func (g *megatron) doubts(r *Run) {
 	biased := false
 	r.Net.Root.Walk(func(x *graph.Module) { biased = biased || x.Class == "RowParallelLinear" && len(x.Params) > 1 })
 	if fuses && biased {
-		r.doubt(Doubt{Code: "bias_dropout_fusion", Path: "parallelism.megatron.bias_dropout_fusion",
-			Text: "Bias, dropout and residual are taken to run one after the other; the compiled kernel that joins them has fewer temporaries."})
+		r.doubt(Doubt{
+			Code: "bias_dropout_fusion", Path: "parallelism.megatron.bias_dropout_fusion",
+			Text: "Bias, dropout and residual are taken to run one after the other; the compiled kernel that joins them has fewer temporaries.",
+		})
 	}
 }
 
