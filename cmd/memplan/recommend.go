@@ -1,11 +1,14 @@
 package main
 
 import (
+	"cmp"
 	"fmt"
 	"io"
 	"strings"
 	"text/tabwriter"
 
+	"memplan/internal/fault"
+	"memplan/internal/jobfile"
 	"memplan/internal/planner"
 	"memplan/internal/recommend"
 	"memplan/internal/wire"
@@ -18,11 +21,17 @@ type recommendCommand struct {
 	Probability float64  `default:"0.95" placeholder:"P" help:"How likely what is recommended must be to fit."`
 	Allow       []string `sep:"," placeholder:"PATH" help:"Job paths that may change, separated by commas. Without any: all but the method and the length of samples."`
 	GPUs        []string `name:"gpus" sep:"," placeholder:"CARD" help:"Cards allowed, separated by commas. Without any: the job's own."`
+	To          string   `placeholder:"FORMAT" help:"Print the best option as another tool's file, as memplan export writes them, and nothing else."`
 	GlobalBatch int      `name:"global-batch" placeholder:"N" help:"Samples of an optimizer step, of all ranks. Without it: the job's own."`
 }
 
 // Run prints the options, each with what it costs and its patch.
 func (c *recommendCommand) Run(s *session) error {
+	if c.To != "" {
+		if _, err := jobfile.Named(c.To); err != nil {
+			return err
+		}
+	}
 	job, err := c.read(s)
 	if err != nil {
 		return err
@@ -32,6 +41,9 @@ func (c *recommendCommand) Run(s *session) error {
 	}, nil)
 	if err != nil {
 		return err
+	}
+	if c.To != "" {
+		return s.printSnippet(answer, c.To)
 	}
 	if s.json {
 		for i := range answer.Options {
@@ -43,6 +55,30 @@ func (c *recommendCommand) Run(s *session) error {
 		return s.printJSON(answer)
 	}
 	return s.printRecommendation(answer)
+}
+
+// printSnippet prints the best option as a tool's file.
+func (s *session) printSnippet(r *recommend.Recommendation, tool string) error {
+	if len(r.Options) == 0 {
+		return fault.New(fault.NotFound, "%s", cmp.Or(r.Note, "Nothing was found."))
+	}
+	best := r.Options[0]
+	for _, x := range best.Snippets {
+		if x.Tool == tool {
+			fmt.Fprintf(s.stderr, "%s\n", best.Why)
+			_, err := io.WriteString(s.stdout, x.Text)
+			return err
+		}
+	}
+	return fault.New(fault.Invalid, "%s has no words for the best option; it can be written for: %s", tool, strings.Join(toolsOf(best), ", "))
+}
+
+func toolsOf(o recommend.Option) []string {
+	var all []string
+	for _, x := range o.Snippets {
+		all = append(all, x.Tool)
+	}
+	return all
 }
 
 // printRecommendation prints options, then the tables beside them.
